@@ -1,0 +1,100 @@
+"""Every way in which something can go wrong, and what it means for the run.
+
+PipelineError
+├── JobError        the job or the environment is wrong: exit code 2, nothing was started
+├── OutputLocked    another run holds the output: exit code 3
+├── EngineLost      the engine died or hangs: exit code 4, everything so far is committed
+└── ItemError       one item failed: it becomes a row with `status=error` and a code from REASONS
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What a stable reason code means, whether the next run tries again, and what a person can do."""
+
+    code: str
+    meaning: str
+    retryable: bool
+    action: str
+
+
+_REASONS = (
+    Reason("source_missing", "The file was listed but is not there.", True, "Restore it or drop it from the source."),
+    Reason("source_unreadable", "The file exists but may not be read.", True, "Grant read permission to the run's user."),
+    Reason("source_not_a_file", "The path is a folder, pipe, socket or device.", False, "List regular files only."),
+    Reason("empty_file", "The file has zero bytes.", False, "Check the upload or copy that made it."),
+    Reason("not_media", "No demuxer recognises the file.", False, "It is no recording, or damaged at its start."),
+    Reason("no_media_streams", "A container without sound, picture or video.", False, "Nothing can be screened in it."),
+    Reason("unsupported_codec", "No decoder for any of its streams.", False, "Install an ffmpeg that has the decoder."),
+    Reason("recording_too_long", "Longer than media.max_duration_s allows.", False, "Raise the limit or split the file."),
+    Reason("probe_timeout", "ffprobe did not finish in time.", True, "Look at the storage, then at the file."),
+    Reason("decode_failed", "ffmpeg gave neither sound nor pictures.", False, "The file is damaged."),
+    Reason("decode_timeout", "ffmpeg did not finish in time.", True, "Raise front_end.decode_timeout_s or cut the file."),
+    Reason("audio_lost", "The file has sound but none could be decoded.", False, "Look at the file's sound track."),
+    Reason("video_lost", "The file has pictures but none could be decoded.", False, "Look at the file's picture track."),
+    Reason("partial_decode", "Part of the recording could not be decoded.", False, "See coverage and message."),
+    Reason("prompt_too_long", "The prompt does not fit into the model's context.", False, "Raise engine.max_model_len."),
+    Reason("render_failed", "The renderer refused the prompt.", False, "Read the message; report it."),
+    Reason("token_mismatch", "The prompt holds other media tokens than planned.", False, "Report it: answers would lie."),
+    Reason("engine_rejected", "The engine refused the request.", False, "Read the message; check engine settings."),
+    Reason("answer_truncated", "The answer hit answer.max_tokens.", True, "Raise answer.max_tokens."),
+    Reason("answer_unparsable", "The answer is not the JSON asked for.", True, "Check that the engine supports grammars."),
+    Reason("front_end_lost", "The front-end worker died with this item.", True, "Look for out-of-memory kills."),
+    Reason("engine_lost", "The engine died with this item in flight.", True, "Run again; read events.jsonl."),
+    Reason("deadline", "The item's time was over before its answer came.", True, "See the seconds per phase."),
+    Reason("internal_error", "An error nobody foresaw.", True, "Report it with the message."),
+)
+REASONS = {reason.code: reason for reason in _REASONS}
+
+
+class PipelineError(Exception):
+    """Root of the tree; `str(error)` is a whole sentence for a person."""
+
+    exit_code = 1
+
+
+class JobError(PipelineError):
+    """The job file, a policy, a path or the environment is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class OutputLocked(PipelineError):
+    """Another run holds this output."""
+
+    exit_code = 3
+
+
+class EngineLost(PipelineError):
+    """The engine died or stopped stepping; committed rows stay, the rest goes with the next run."""
+
+    exit_code = 4
+
+
+class ItemError(PipelineError):
+    """One item failed for a reason of the register; never stops the run."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = REASONS[code]
+        self.message = message
+
+    @property
+    def code(self) -> str:
+        return self.reason.code
+
+    def __reduce__(self) -> tuple[type[ItemError], tuple[str, str]]:
+        return ItemError, (self.code, self.message)
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Return `'; did you mean "x"?'` for the valid name closest to `name`, or all valid names."""
+    names = sorted(valid)
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f'; did you mean "{close[0]}"?' if close else f"; valid names: {', '.join(names)}"

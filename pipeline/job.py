@@ -1,0 +1,248 @@
+"""The job file: every setting of a run, its unit and its default. Owns reading, `--set` and path resolution."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal, Self, Sequence
+
+import yaml
+from pydantic import Field, model_validator
+
+from pipeline.errors import JobError
+from pipeline.records import JsonObject
+from pipeline.settings_io import Settings, read_yaml, validate
+
+EMBEDDED = "embedded"
+EMBEDDED_PATH = Path(__file__).parent / "embedded" / "checkpoint"
+
+
+class Source(Settings):
+    """What to screen: files, folders and globs, or a manifest, or both."""
+
+    paths: tuple[str, ...] = ()
+    """Files, folders (searched to the bottom) and globs (`**` allowed), relative to the job file."""
+    manifest: Path | None = None
+    """CSV, JSONL or Parquet with a `uri` column and optionally `id`; uris are relative to the manifest."""
+    include: tuple[str, ...] = ("*",)
+    """File names taken from folders, as shell patterns; names that begin with a dot are never taken."""
+    exclude: tuple[str, ...] = ()
+    """File names left out of folders, as shell patterns."""
+
+    @model_validator(mode="after")
+    def _something_to_list(self) -> Self:
+        if not self.paths and self.manifest is None:
+            raise ValueError("give paths or a manifest")
+        return self
+
+
+class Output(Settings):
+    """Where the Parquet dataset goes and how its parts grow."""
+
+    path: Path
+    """Folder of the dataset, relative to the job file; made if missing."""
+    on_change: Literal["stop", "append", "rewrite"] = "stop"
+    """If the folder holds rows of another policy, model or settings: stop, add rows that name the row they follow,
+    or put the new rows in the old ones' place."""
+    commit_every_s: float = Field(default=2.0, ge=0.1, le=30)
+    """Longest time a finished row waits before it can be read, seconds."""
+    rows_per_part: int = Field(default=20_000, ge=1)
+    """A part is closed at this many rows."""
+
+
+class Model(Settings):
+    """Which checkpoint answers."""
+
+    path: str = EMBEDDED
+    """`embedded` for the small model that comes with the project, or the folder of a Qwen3-Omni checkpoint."""
+    name: str | None = None
+    """Name written into the rows; the folder's name if not given."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    """Number format of weights and activations."""
+    quantization: str | None = None
+    """vLLM's quantization method, for instance `ascend` for W8A8 weights."""
+
+
+class Engine(Settings):
+    """How vLLM runs it."""
+
+    device: Literal["auto", "cpu", "cuda", "ascend"] = "auto"
+    """What computes; `auto` takes an Ascend NPU, else a CUDA GPU, else the CPU."""
+    max_model_len: int = Field(default=32_768, ge=256)
+    """Context of prompt and answer together, tokens."""
+    max_num_seqs: int = Field(default=16, ge=1)
+    """Most requests in one step."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """Devices that one replica is spread over."""
+    render_in: Literal["auto", "front_end", "engine"] = "auto"
+    """Who makes features and tokens: the front-end workers, or the engine's thread (for vLLM versions that take no
+    ready inputs); `auto` prefers the workers."""
+    extra: dict[str, Any] = Field(default_factory=dict)
+    """More arguments of vLLM's `EngineArgs`, passed on as they are."""
+
+
+class Audio(Settings):
+    """How much is listened to."""
+
+    max_duration_s: float = Field(default=1800.0, gt=0, le=1800)
+    """Longest sound given to the model, seconds; Qwen3-Omni takes up to 30 minutes."""
+
+
+class Video(Settings):
+    """How much is looked at."""
+
+    min_rate_hz: float = Field(default=0.25, gt=0)
+    """Lowest frame rate; a recording too long for it is looked at in evenly spread windows."""
+    max_rate_hz: float = Field(default=2.0, gt=0)
+    """Highest frame rate."""
+    max_frames: int = Field(default=256, ge=2)
+    """Most frames of one recording."""
+    max_tokens: int = Field(default=8192, ge=4)
+    """Most prompt tokens for the frames of one recording."""
+    max_pixels_per_frame: int = Field(default=128 * 32 * 32, ge=32 * 32)
+    """Largest frame, pixels (32x32 pixels of two frames are one token)."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_rate_hz > self.max_rate_hz:
+            raise ValueError("min_rate_hz must not exceed max_rate_hz")
+        return self
+
+
+class Image(Settings):
+    """How a still picture is looked at."""
+
+    max_pixels: int = Field(default=512 * 32 * 32, ge=32 * 32)
+    """Largest picture, pixels (32x32 pixels are one token)."""
+
+
+class Media(Settings):
+    """Budgets of the front end."""
+
+    audio: Audio = Audio()
+    video: Video = Video()
+    image: Image = Image()
+    max_duration_s: float = Field(default=43_200.0, gt=0)
+    """Longer recordings become an error row `recording_too_long`, seconds."""
+
+
+class FrontEnd(Settings):
+    """The workers that decode and render."""
+
+    workers: int | None = Field(default=None, ge=1)
+    """How many, one CPU each; one per core if not given, at least two."""
+    decode_timeout_s: float = Field(default=40.0, gt=0)
+    """Longest time ffmpeg may take for one item, seconds."""
+    probe_timeout_s: float = Field(default=10.0, gt=0)
+    """Longest time ffprobe may take for one item, seconds."""
+
+
+class Sla(Settings):
+    """The promise for every item."""
+
+    per_item_s: float = Field(default=60.0, gt=0)
+    """From the first byte read to the row being readable, seconds; then the item gets a `deadline` row."""
+
+
+class Accept(Settings):
+    """What a run may contain and still exit with 0."""
+
+    error_share: float = Field(default=0.0, ge=0, le=1)
+    """Largest share of rows with `status=error`."""
+    late_share: float = Field(default=0.0, ge=0, le=1)
+    """Largest share of rows that missed the SLA."""
+
+
+class Answer(Settings):
+    """How the model answers."""
+
+    max_tokens: int | None = Field(default=None, ge=16)
+    """Longest answer, tokens; without it, what the longest answer under the grammar can take."""
+    reasoning_max_tokens: int = Field(default=2048, ge=0)
+    """Tokens a Thinking checkpoint may reason before its answer; other checkpoints use none."""
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    """0 gives the likeliest answer each time."""
+
+
+class Job(Settings):
+    """One run: what to screen, by which policy, with which model, into which dataset."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    """Name written into the rows."""
+    source: Source
+    policy: Path
+    """The policy's YAML file, relative to the job file."""
+    output: Output
+    model: Model = Model()
+    engine: Engine = Engine()
+    media: Media = Media()
+    front_end: FrontEnd = FrontEnd()
+    answer: Answer = Answer()
+    sla: Sla = Sla()
+    accept: Accept = Accept()
+
+
+def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
+    """Return the job of a YAML file with `a.b=c` overrides applied and every path absolute.
+
+    Values of overrides are YAML; their paths are relative to the working directory. Raises JobError.
+    """
+    data = _rebased(read_yaml(path, "job file"), path.resolve().parent)
+    for override in overrides:
+        _override(data, override)
+    return validate(Job, _rebased(data, Path.cwd()), f"job file {path}")
+
+
+def _override(data: JsonObject, override: str) -> None:
+    """Put one `a.b=c` into the nested mapping."""
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise JobError(f'--set wants KEY.KEY=VALUE, got "{override}"')
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise JobError(f'--set {key}: "{text}" is not a YAML value') from None
+    place = data
+    for part in parts[:-1]:
+        inner = place.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise JobError(f'--set {key}: "{part}" holds no further keys')
+        place = inner
+    place[parts[-1]] = value
+
+
+_PATH_KEYS = (("policy",), ("source", "manifest"), ("output", "path"), ("model", "path"))
+
+
+def _rebased(data: JsonObject, base: Path) -> JsonObject:
+    """Return the mapping with every relative path made absolute from `base`; `~` is the home folder."""
+
+    def absolute(value: Any) -> Any:
+        return os.path.join(base, os.path.expanduser(value)) if isinstance(value, str) and value else value
+
+    data = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
+    for keys in _PATH_KEYS:
+        place: Any = data
+        for key in keys[:-1]:
+            place = place.get(key) if isinstance(place, dict) else None
+        if isinstance(place, dict) and keys[-1] in place and place[keys[-1]] != EMBEDDED:
+            place[keys[-1]] = absolute(place[keys[-1]])
+    source = data.get("source")
+    if isinstance(source, dict):
+        if isinstance(source.get("paths"), str):
+            source["paths"] = [source["paths"]]
+        if isinstance(source.get("paths"), list):
+            source["paths"] = [absolute(value) for value in source["paths"]]
+    return data
+
+
+def model_folder(job: Job) -> Path:
+    """Return the checkpoint's folder. Raises JobError if no checkpoint is there."""
+    folder = EMBEDDED_PATH if job.model.path == EMBEDDED else Path(job.model.path)
+    if not (folder / "config.json").is_file():
+        hint = "; `make model` builds it" if job.model.path == EMBEDDED else ""
+        raise JobError(f"model.path: {folder} holds no checkpoint (no config.json){hint}")
+    if not any(folder.glob("*.safetensors")):
+        raise JobError(f"model.path: {folder} holds no weights (*.safetensors)")
+    return folder

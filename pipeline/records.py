@@ -1,0 +1,210 @@
+"""What travels between the stages: plain frozen values with shapes and units, no behaviour, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MediaKind = Literal["audio", "video", "av", "image"]
+Verdict = Literal["pass", "review", "reject"]
+Status = Literal["ok", "gated", "duplicate", "deadline", "error"]
+
+VERDICTS: tuple[Verdict, ...] = ("pass", "review", "reject")
+SAMPLE_RATE_HZ = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One recording as the source listed it.
+
+    `path` is the file-system name as bytes, because names need not be text. `size_bytes` and `modified_ns` are
+    None when the listing could not stat the file; such an item still gets its (error) row.
+    """
+
+    item_id: str
+    uri: str
+    path: bytes
+    size_bytes: int | None
+    modified_ns: int | None
+    source_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class AudioStream:
+    """The sound track chosen by the probe; `duration_s` is the header's claim, None if it makes none."""
+
+    index: int
+    codec: str
+    sample_rate_hz: int
+    channels: int
+    start_s: float
+    duration_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class VideoStream:
+    """The picture track chosen by the probe; width and height in pixels as displayed (after rotation and pixel
+    aspect); `frame_rate_hz` is the average rate, None if unknown."""
+
+    index: int
+    codec: str
+    width: int
+    height: int
+    frame_rate_hz: float | None
+    start_s: float
+    duration_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MediaFacts:
+    """What a file is, by its headers. `duration_s` is a claim and may be None (live recordings)."""
+
+    kind: MediaKind
+    container: str
+    duration_s: float | None
+    audio: AudioStream | None
+    video: VideoStream | None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of the recording that is looked at and listened to; seconds on the recording's own time axis."""
+
+    start_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of a recording the model gets.
+
+    The model's time axis is the windows put end to end. `frames` (even, or 1 for an image) pictures of
+    `width` x `height` pixels lie at `k / frame_rate_hz` seconds on it. Token counts are what the prompt must hold,
+    all windows together; `coverage` is the share (0..1) of the recording inside the windows.
+    `duration_known` is False when the header made no claim and the windows are a guess to be cut by the decoder.
+    """
+
+    windows: tuple[Window, ...]
+    duration_known: bool
+    audio: bool
+    frames: int
+    frame_rate_hz: float | None
+    width: int
+    height: int
+    audio_tokens: int
+    video_tokens: int
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded:
+    """What the decoder gave.
+
+    `pcm`: float32 (samples,), mono, 16 kHz, -1..1, empty without sound. `frames`: uint8 (n, height, width, 3) RGB,
+    `times_s`: float64 (n,), the time of each frame on the model's time axis (windows put end to end).
+    `decoded_s` is the length really found; `warnings` are short sentences, worst first.
+    """
+
+    pcm: NDArray[np.float32]
+    frames: NDArray[np.uint8]
+    times_s: NDArray[np.float64]
+    decoded_s: float
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Seconds an item spent in each phase, None where it never came to it."""
+
+    fetch_s: float | None = None
+    probe_s: float | None = None
+    plan_s: float | None = None
+    decode_s: float | None = None
+    render_s: float | None = None
+    wait_s: float | None = None
+    prefill_s: float | None = None
+    generate_s: float | None = None
+    parse_s: float | None = None
+    commit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the front end knows of an item, without the tensors; `error` is set when there is nothing to ask."""
+
+    phases: Phases
+    content_sha256: str | None = None
+    facts: MediaFacts | None = None
+    duration_s: float | None = None
+    plan: Plan | None = None
+    frames: int = 0
+    audio_tokens: int = 0
+    video_tokens: int = 0
+    prompt_tokens: int = 0
+    coverage: float | None = None
+    warnings: tuple[str, ...] = ()
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChoice:
+    """One generated token: its text, its log-probability, and the likeliest alternatives as (text, logprob)."""
+
+    token_id: int
+    text: str
+    logprob: float
+    alternatives: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the engine gave back for one request; times in seconds."""
+
+    text: str
+    tokens: tuple[TokenChoice, ...]
+    finish_reason: str
+    prompt_tokens: int
+    output_tokens: int
+    wait_s: float
+    prefill_s: float
+    generate_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Whether a label of the policy was seen or heard, and how sure the model was of that (0..1)."""
+
+    id: str
+    present: bool
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The model's verdict, parsed; `confidence` is the verdict's probability among the allowed verdicts (0..1)."""
+
+    verdict: Verdict
+    confidence: float
+    labels: tuple[Label, ...]
+    rationale: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """What the output already holds for an item: enough to skip it, retry it or replace its row."""
+
+    row_id: str
+    source_key: str
+    fingerprint: str
+    status: Status
+    reason: str | None
+    sla_met: bool
+    part: str = field(default="", compare=False)
+
+
+JsonObject = dict[str, Any]
