@@ -39,6 +39,7 @@ _REASONS = (
     Reason("audio_lost", "The file has sound but none could be decoded.", False, "Look at the file's sound track."),
     Reason("video_lost", "The file has pictures but none could be decoded.", False, "Look at the file's picture track."),
     Reason("partial_decode", "Part of the recording could not be decoded.", False, "See coverage and message."),
+    Reason("partial_coverage", "Too long for the budgets: looked at in parts.", False, "See coverage; raise media.*."),
     Reason("prompt_too_long", "The prompt does not fit into the model's context.", False, "Raise engine.max_model_len."),
     Reason("render_failed", "The renderer refused the prompt.", False, "Read the message; report it."),
     Reason("token_mismatch", "The prompt holds other media tokens than planned.", False, "Report it: answers would lie."),

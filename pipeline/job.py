@@ -61,6 +61,8 @@ class Model(Settings):
     """Number format of weights and activations."""
     quantization: str | None = None
     """vLLM's quantization method, for instance `ascend` for W8A8 weights."""
+    reasoning: bool | None = None
+    """Whether the checkpoint reasons before it answers (the Thinking edition); by default its name decides."""
 
 
 class Engine(Settings):
@@ -235,14 +237,3 @@ def _rebased(data: JsonObject, base: Path) -> JsonObject:
         if isinstance(source.get("paths"), list):
             source["paths"] = [absolute(value) for value in source["paths"]]
     return data
-
-
-def model_folder(job: Job) -> Path:
-    """Return the checkpoint's folder. Raises JobError if no checkpoint is there."""
-    folder = EMBEDDED_PATH if job.model.path == EMBEDDED else Path(job.model.path)
-    if not (folder / "config.json").is_file():
-        hint = "; `make model` builds it" if job.model.path == EMBEDDED else ""
-        raise JobError(f"model.path: {folder} holds no checkpoint (no config.json){hint}")
-    if not any(folder.glob("*.safetensors")):
-        raise JobError(f"model.path: {folder} holds no weights (*.safetensors)")
-    return folder

@@ -12,7 +12,6 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.errors import JobError
 from pipeline.records import VERDICTS, JsonObject, Verdict
 from pipeline.settings_io import Settings, read_yaml, validate
 
@@ -77,6 +76,9 @@ class Policy(Settings):
         twice = sorted({name for name in ids if ids.count(name) > 1})
         if twice:
             raise ValueError(f"label given twice: {', '.join(twice)}")
+        taken = sorted({"labels", "verdict", "rationale"} & set(ids))
+        if taken:
+            raise ValueError(f"a label may not be called {taken[0]}: the answer has a key of that name")
         return self
 
 
@@ -144,12 +146,3 @@ def instructions(policy: Policy) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def check_labels_fit(policy: Policy, max_model_len: int, answer_tokens: int) -> None:
-    """Raise JobError if the answer alone would leave no room for a recording."""
-    if answer_tokens > max_model_len // 2:
-        raise JobError(
-            f"an answer of up to {answer_tokens} tokens (policy {policy.id}) leaves too little of "
-            f"engine.max_model_len {max_model_len}; shorten rationale.max_chars or raise engine.max_model_len"
-        )

@@ -153,9 +153,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """One generated token: its text, its log-probability, and the likeliest alternatives as (text, logprob)."""
+    """One generated token: its text, its log-probability, and the likeliest alternatives as (text, logprob).
 
-    token_id: int
+    Probabilities are those after the grammar's mask: what the answer could not say has none.
+    """
+
     text: str
     logprob: float
     alternatives: tuple[tuple[str, float], ...]
@@ -163,12 +165,14 @@ class TokenChoice:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the engine gave back for one request; times in seconds."""
+    """What the engine gave back for one request; reasoning is left out of `text` and `tokens`, times in seconds."""
 
     text: str
     tokens: tuple[TokenChoice, ...]
     finish_reason: str
     prompt_tokens: int
+    audio_tokens: int
+    video_tokens: int
     output_tokens: int
     wait_s: float
     prefill_s: float

@@ -72,7 +72,7 @@ class VerdictRow(BaseModel):
     attempts: Count
     """How often the item was tried in this run."""
     coverage: Share | None
-    """Share of the recording looked at and listened to, 0..1."""
+    """Share of the recording looked at and listened to, 0..1; null if its length is unknown."""
     audio_tokens: Count
     """Prompt tokens that stand for sound."""
     video_tokens: Count

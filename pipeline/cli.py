@@ -1,0 +1,64 @@
+"""The command line: arguments in, exit code out. No logic of its own; heavy imports only when needed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Sequence
+
+EPILOG = """exit codes:
+  0  every item has a good row
+  1  finished, but some rows are errors or missed the SLA beyond what the job accepts
+  2  the job or the environment is wrong; nothing was started
+  3  another run holds this output
+  4  stopped early (signal, engine lost); everything so far is committed
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    args = _parser().parse_args(arguments)
+    try:
+        from pipeline.errors import PipelineError
+        from pipeline.job import load_job
+    except ModuleNotFoundError as error:
+        print(f"run_batch: the package {error.name} is missing; `make setup` installs what is needed", file=sys.stderr)
+        return 2
+    try:
+        job = load_job(args.job, args.set)
+        if args.dry_run:
+            from pipeline.dry_run import dry_run
+
+            return dry_run(job, sys.stdout)
+        from rich.console import Console
+
+        from pipeline.run import run_job
+
+        return run_job(job, Console(stderr=True))
+    except PipelineError as error:
+        print(f"run_batch: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 4
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="run_batch.py",
+        description="Listen to and watch recordings, screen them by a policy, write one verdict row each to Parquet.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("job", type=Path, metavar="JOB.yaml", help="the job file, for instance jobs/demo.yaml")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="A.B=C", help="set one key of the job; may be repeated"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the resolved job, the items found and the first plans; run nothing"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""`--dry-run`: the resolved job, how many items there are and what would be looked at in the first few."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TextIO
+
+import yaml
+
+from pipeline.errors import ItemError
+from pipeline.job import Job
+from pipeline.ledger import Todo, check_fingerprints, decide, describe, read_ledger
+from pipeline.media.plan import plan
+from pipeline.media.probe import check_file, probe
+from pipeline.records import Item, Plan
+from pipeline.resolve import Resolved, resolve
+from pipeline.source import check_source, list_items
+
+_FIRST = 5
+
+
+def dry_run(job: Job, out: TextIO) -> int:
+    """Print what a run would do and return 0. Raises JobError like a run; starts and writes nothing."""
+    check_source(job.source)
+    resolved = resolve(job)
+    ledger = read_ledger(job.output.path)
+    model = resolved.checkpoint.label()
+    about = describe(resolved.policy.id, resolved.policy.version, model)
+    check_fingerprints(ledger, resolved.fingerprint, job.output.on_change, about)
+    items = todo = 0
+    first: list[Item] = []
+    for item in list_items(job.source):
+        items += 1
+        if isinstance(decide(item, ledger, resolved.fingerprint, job.output.on_change), Todo):
+            todo += 1
+            first.extend([item] if len(first) < _FIRST else [])
+    out.write(yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+    out.write(f"\n{about}\ndevice {resolved.engine.device}, {resolved.token_budget} tokens for media per item\n")
+    out.write(f"{items} items, {todo} to be screened, {items - todo} done before\n")
+    for item in islice(first, _FIRST):
+        out.write(f"  {item.uri}\n    {_plan_line(item, resolved)}\n")
+    return 0
+
+
+def _plan_line(item: Item, resolved: Resolved) -> str:
+    """Return what would be looked at in an item, or the reason why nothing would."""
+    try:
+        check_file(item.path)
+        facts = probe(item.path, resolved.job.front_end.probe_timeout_s)
+        chosen = plan(facts, resolved.job.media, resolved.token_budget)
+    except ItemError as error:
+        return f"error {error.code}: {error.message}"
+    length = "unknown length" if facts.duration_s is None else f"{facts.duration_s:.1f} s"
+    return f"{facts.kind} ({facts.container}), {length}: {_words(chosen)}"
+
+
+def _words(chosen: Plan) -> str:
+    parts = []
+    if chosen.audio:
+        parts.append(f"{chosen.audio_tokens} audio tokens")
+    if chosen.frames:
+        rate = f" at {chosen.frame_rate_hz:.3g} Hz" if chosen.frame_rate_hz else ""
+        parts.append(
+            f"{chosen.frames} frames of {chosen.width}x{chosen.height}{rate} ({chosen.video_tokens} picture tokens)"
+        )
+    parts.append(f"coverage {chosen.coverage:.0%}")
+    return ", ".join(parts)

@@ -1,0 +1,56 @@
+"""What the pipeline asks of an engine: take a prompt, give a completion, drop a request, say how busy it was."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pipeline.records import Completion, JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """How every answer of a run is generated; `schema` is the JSON schema it must match."""
+
+    schema: JsonObject
+    max_tokens: int
+    reasoning_max_tokens: int
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Seconds of the engine's thread since its start: inside steps, working outside of them, waiting for work."""
+
+    step_s: float
+    outside_s: float
+    idle_s: float
+    steps: int
+    finished: int
+    aborted: int
+
+
+class Engine(Protocol):
+    """An engine that runs requests together and answers each when it is done."""
+
+    def submit(self, request_id: str, prompt: Any) -> Future[Any]:
+        """Take one prompt; the future gives the engine's own output, to be read with `completion`.
+
+        It raises ItemError for this request alone, EngineLost if the engine died.
+        """
+
+    def completion(self, output: Any) -> Completion:
+        """Return an output as plain values. Costs time per token: call it off the engine's thread."""
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request; its future raises ItemError `deadline`. Unknown or finished requests are ignored."""
+
+    def stats(self) -> EngineStats:
+        """Return the time account of the engine's thread."""
+
+    def describe(self) -> str:
+        """Return engine, version and device for the rows."""
+
+    def close(self) -> None:
+        """Stop the thread; requests in flight raise EngineLost."""

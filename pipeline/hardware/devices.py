@@ -1,0 +1,72 @@
+"""Which device computes, and the vLLM arguments that follow from job, checkpoint and device."""
+
+from __future__ import annotations
+
+import glob
+from dataclasses import dataclass
+
+from pipeline.checkpoint import Checkpoint
+from pipeline.job import Job
+from pipeline.records import JsonObject
+
+# Alternatives returned for each token: more than the tokens that can begin or continue one of three verdicts.
+LOGPROBS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """All that front end and engine must agree on; `arguments` are keyword arguments of vLLM's EngineArgs."""
+
+    device: str
+    arguments: JsonObject
+    reasoning: bool
+    render_in: str
+
+
+def detect_device(wanted: str) -> str:
+    """Return `ascend`, `cuda` or `cpu`; with `auto` from the device files, without importing torch."""
+    if wanted != "auto":
+        return wanted
+    if glob.glob("/dev/davinci[0-9]*"):
+        return "ascend"
+    if glob.glob("/dev/nvidia[0-9]*"):
+        return "cuda"
+    return "cpu"
+
+
+def engine_setup(job: Job, checkpoint: Checkpoint) -> EngineSetup:
+    """Return how the engine is started for this job and checkpoint."""
+    device = detect_device(job.engine.device)
+    arguments: JsonObject = {
+        "model": str(checkpoint.folder),
+        "dtype": job.model.dtype,
+        "quantization": job.model.quantization,
+        "max_model_len": job.engine.max_model_len,
+        "max_num_seqs": job.engine.max_num_seqs,
+        "tensor_parallel_size": job.engine.tensor_parallel_size,
+        "limit_mm_per_prompt": {"audio": 1, "video": 1, "image": 1},
+        # vLLM's multimodal cache can drop the sound of a recording that comes again with other pictures
+        # (vllm#44538), and the prefix cache keys on the same hashes.
+        "mm_processor_cache_gb": 0,
+        "enable_prefix_caching": False,
+        # After the grammar's mask: probabilities among what the answer may say.
+        "logprobs_mode": "processed_logprobs",
+        "max_logprobs": LOGPROBS,
+        "structured_outputs_config": _structured_outputs(checkpoint.reasoning),
+        "generation_config": "vllm",
+        "seed": 0,
+        "disable_log_stats": False,
+    }
+    if checkpoint.reasoning:
+        arguments["reasoning_config"] = {"reasoning_parser": "qwen3"}
+    if device == "cpu":
+        arguments |= {"enforce_eager": True, "skip_mm_profiling": True}
+    if device == "ascend":
+        arguments |= {"trust_remote_code": True, "distributed_executor_backend": "mp"}
+    return EngineSetup(device, arguments | job.engine.extra, checkpoint.reasoning, job.engine.render_in)
+
+
+def _structured_outputs(reasoning: bool) -> JsonObject:
+    # Without free white space an untrained or confused model cannot fill its answer with blanks.
+    settings: JsonObject = {"backend": "xgrammar", "disable_any_whitespace": True}
+    return settings | ({"reasoning_parser": "qwen3"} if reasoning else {})

@@ -1,0 +1,290 @@
+"""What the output already holds: the Parquet parts, read into a compact index, and what follows for an item.
+
+The parts are the only ledger; nothing is kept beside them. Never writes, and never decides by position.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import REASONS, JobError
+from pipeline.records import Item, LedgerEntry, Status
+from pipeline.row import ARROW_SCHEMA
+from pipeline.source import id_key
+
+Retry = Literal["all", "errors", "none"]
+OnChange = Literal["stop", "append", "rewrite"]
+
+_COLUMNS = ["row_id", "item_id", "source_key", "fingerprint", "status", "reason", "sla_met", "committed_at"]
+_DESCRIBING = ["policy_id", "policy_version", "model"]
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """An item to be worked on: the row its row takes the place of, and the value of its `follows_row_id`."""
+
+    why: Literal["new", "retry", "changed", "follow", "rewrite"]
+    replaces: LedgerEntry | None = None
+    follows_row_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """An item whose final row is there."""
+
+    entry: LedgerEntry
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What many rows have in common."""
+
+    fingerprint: str
+    status: Status
+    reason: str | None
+    sla_met: bool
+
+
+class Ledger:
+    """An index of all rows by item, about 200 bytes per row; filled once by `read_ledger`."""
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, int] = {}  # id_key -> the item's latest row
+        self._earlier = array("i")  # row -> the same item's row before it, -1 if none
+        self._committed_us = array("q")
+        self._facts_of = array("I")
+        self._facts: dict[_Facts, int] = {}
+        self._facts_list: list[_Facts] = []
+        self._descriptions: dict[str, str] = {}
+        self._parts: list[str] = []
+        self._part_starts: list[int] = []
+        self._row_ids = _Texts()
+        self._source_keys = _Texts()
+
+    def rows(self) -> int:
+        """Return how many rows the parts hold."""
+        return len(self._earlier)
+
+    def entry(self, item_id: str, fingerprint: str) -> LedgerEntry | None:
+        """Return the item's row of this fingerprint."""
+        row = self._heads.get(id_key(item_id), -1)
+        while row >= 0 and self._fingerprint(row) != fingerprint:
+            row = self._earlier[row]
+        return None if row < 0 else self._entry_at(row)
+
+    def latest(self, item_id: str) -> LedgerEntry | None:
+        """Return the item's row that was committed last, whatever its fingerprint."""
+        row = self._heads.get(id_key(item_id))
+        return None if row is None else self._entry_at(row)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return a description for people of each fingerprint in the output."""
+        return dict(self._descriptions)
+
+    def rows_of(self, fingerprint: str) -> int:
+        """Return how many rows have this fingerprint."""
+        counts = Counter(self._facts_of)
+        return sum(counts[code] for facts, code in self._facts.items() if facts.fingerprint == fingerprint)
+
+    def _entry_at(self, row: int) -> LedgerEntry:
+        facts = self._facts_list[self._facts_of[row]]
+        return LedgerEntry(
+            row_id=self._row_ids[row],
+            source_key=self._source_keys[row],
+            fingerprint=facts.fingerprint,
+            status=facts.status,
+            reason=facts.reason,
+            sla_met=facts.sla_met,
+            part=self._part_of(row),
+        )
+
+    def _part_of(self, row: int) -> str:
+        return self._parts[bisect_right(self._part_starts, row) - 1]
+
+    def _start_part(self, name: str) -> None:
+        self._parts.append(name)
+        self._part_starts.append(self.rows())
+
+    def _add(self, batch: Any) -> None:
+        """Take in a record batch of _COLUMNS and _DESCRIBING."""
+        self._row_ids.extend(batch.column("row_id"))
+        self._source_keys.extend(batch.column("source_key"))
+        self._committed_us.extend(batch.column("committed_at").cast(pa.int64()).to_pylist())
+        first = self.rows()
+        facts = zip(*(batch.column(name).to_pylist() for name in _COLUMNS[3:7]), strict=True)
+        codes: dict[tuple[Any, ...], int] = {}
+        item_ids = batch.column("item_id").to_pylist()
+        for place, (item_id, values) in enumerate(zip(item_ids, facts, strict=True)):
+            code = codes.get(values)
+            if code is None:
+                code = codes[values] = self._code(_Facts(*values), batch, place)
+            self._facts_of.append(code)
+            self._link(item_id, first + place)
+
+    def _code(self, facts: _Facts, batch: Any, place: int) -> int:
+        """Return the number of these facts."""
+        if facts.fingerprint not in self._descriptions:
+            policy, version, model = (batch.column(name)[place].as_py() for name in _DESCRIBING)
+            self._descriptions[facts.fingerprint] = describe(policy, version, model)
+        if facts not in self._facts:
+            self._facts[facts] = len(self._facts_list)
+            self._facts_list.append(facts)
+        return self._facts[facts]
+
+    def _link(self, item_id: str, row: int) -> None:
+        """Put a row into its item's chain, which runs from the latest to the first."""
+        key = id_key(item_id)
+        head = self._heads.setdefault(key, row)
+        if head == row:
+            self._earlier.append(-1)
+            return
+        after, before = -1, head
+        while before >= 0:
+            if self._fingerprint(before) == self._fingerprint(row):
+                raise JobError(
+                    f"the output holds two rows of the same fingerprint for item {item_id}, in "
+                    f"{self._part_of(before)} and {self._part_of(row)}; remove one of the parts, "
+                    "or use another output.path"
+                )
+            if self._committed_us[before] > self._committed_us[row]:
+                after = before
+            before = self._earlier[before]
+        if after < 0:
+            self._heads[key] = row
+            self._earlier.append(head)
+        else:
+            self._earlier.append(self._earlier[after])
+            self._earlier[after] = row
+
+    def _fingerprint(self, row: int) -> str:
+        return self._facts_list[self._facts_of[row]].fingerprint
+
+
+class _Texts:
+    """A long list of strings in two buffers."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._ends = array("q", [0])
+
+    def extend(self, strings: Any) -> None:
+        """Append an Arrow array of strings without nulls."""
+        values = strings.cast(pa.large_binary())
+        if not len(values):
+            return
+        _, offsets, data = values.buffers()
+        bounds = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+        if data is not None:
+            self._data += memoryview(data)[bounds[0] : bounds[-1]]
+        self._ends.frombytes((bounds[1:] + (self._ends[-1] - bounds[0])).tobytes())
+
+    def __getitem__(self, place: int) -> str:
+        return self._data[self._ends[place] : self._ends[place + 1]].decode()
+
+
+def read_ledger(folder: Path) -> Ledger:
+    """Return the index of every `part-*.parquet` of an output folder; an absent folder is an empty ledger.
+
+    Raises JobError naming the part that cannot be read, is no part of this pipeline, or repeats an item.
+    """
+    ledger = Ledger()
+    for path in sorted(folder.glob("part-*.parquet")):
+        ledger._start_part(path.name)
+        try:
+            with pq.ParquetFile(path) as file:
+                if not file.schema_arrow.equals(ARROW_SCHEMA):
+                    raise JobError(
+                        f"{path} has other columns than this version writes; move it away, "
+                        "or use another output.path"
+                    )
+                for batch in file.iter_batches(batch_size=65_536, columns=_COLUMNS + _DESCRIBING):
+                    ledger._add(batch)
+        except (pa.ArrowException, OSError) as error:
+            cause = str(error).splitlines()[0]
+            raise JobError(
+                f"{path} cannot be read ({cause}); restore it, "
+                "or move it away (its items are then screened again)"
+            ) from None
+    return ledger
+
+
+def describe(policy_id: str, policy_version: str, model: str) -> str:
+    """Return what people know a fingerprint by."""
+    return f"policy {policy_id} version {policy_version}, model {model}"
+
+
+def check_fingerprints(ledger: Ledger, fingerprint: str, on_change: OnChange, description: str = "") -> None:
+    """Raise JobError if the output holds rows of other fingerprints and the job does not say what then.
+
+    `description` is this run's `describe(...)`; with it the message says what differs.
+    """
+    others = {other: text for other, text in ledger.fingerprints().items() if other != fingerprint}
+    if not others or on_change != "stop":
+        return
+    held = "; ".join(f"{ledger.rows_of(other)} rows of {text}" for other, text in others.items())
+    if description in others.values():
+        held += ", with other media, answer or engine settings or another version of this program"
+    now = f" This run: {description}." if description and description not in others.values() else ""
+    raise JobError(
+        f"the output holds {held}.{now} Rows that cannot be compared do not mix unasked: use another "
+        "output.path, or set output.on_change to append (add rows that name the row they follow) or rewrite "
+        "(replace the old rows)"
+    )
+
+
+def is_good(status: Status) -> bool:
+    """Return whether a row of this status rests on the recording."""
+    return status in ("ok", "gated", "duplicate")
+
+
+def is_done(entry: LedgerEntry, source_key: str, retry: Retry = "errors") -> bool:
+    """Return whether a row is final: it is about this state of the file, and good or not to be tried again.
+
+    `retry`: "errors" tries retryable failures and deadlines again, "all" permanent ones too, "none" nothing.
+    """
+    if entry.source_key != source_key:
+        return False
+    if is_good(entry.status) or retry == "none":
+        return True
+    return retry == "errors" and not _retryable(entry)
+
+
+def _retryable(entry: LedgerEntry) -> bool:
+    """Return whether another try may help; a code that this version does not know is tried."""
+    reason = REASONS.get(entry.reason or "")
+    return entry.status == "deadline" or reason is None or reason.retryable
+
+
+def decide(
+    item: Item, ledger: Ledger, fingerprint: str, on_change: OnChange, retry: Retry = "errors"
+) -> Todo | Skip:
+    """Return what is to be done about an item, given the rows there are.
+
+    A good row stays when its file cannot be found any more: an unmounted disk must not turn verdicts into
+    errors.
+    """
+    entry = ledger.entry(item.item_id, fingerprint)
+    if entry is not None:
+        gone = item.size_bytes is None and is_good(entry.status)
+        if gone or is_done(entry, item.source_key, retry):
+            return Skip(entry)
+        why: Literal["retry", "changed"] = "retry" if entry.source_key == item.source_key else "changed"
+        return Todo(why, replaces=entry, follows_row_id=entry.row_id)
+    latest = ledger.latest(item.item_id)
+    if latest is None:
+        return Todo("new")
+    if on_change == "rewrite":
+        return Todo("rewrite", replaces=latest, follows_row_id=latest.row_id)
+    if on_change == "append":
+        return Todo("follow", follows_row_id=latest.row_id)
+    check_fingerprints(ledger, fingerprint, on_change)
+    raise AssertionError("an item has a row of a fingerprint that the ledger does not know")

@@ -1,0 +1,178 @@
+"""Runs ffmpeg and ffprobe on one opened file: own session, bounded memory, killed as a group at the timeout.
+
+The file is opened here and reaches the program as `/dev/fd/N`: its name, whatever bytes it holds, is never parsed
+(printf patterns, protocols, options, extensions), and what was checked is what is read. Never uses a shell.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import stat
+import subprocess
+import time
+from collections import deque
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from fcntl import F_SETPIPE_SZ, fcntl
+from typing import Callable, Iterable, Iterator, Protocol, Sequence
+
+from pipeline.errors import ItemError
+
+READ_BYTES = 1 << 20
+KEPT_LINES = 8
+LINE_CHARACTERS = 240
+
+_TAG = re.compile(r"^(?:\[[^\]]* @ 0x[0-9a-f]+\] ?)*\[(\w+)\] (.*)$")
+_SAMPLES = re.compile(r"Input stream #0:(\d+) \(audio\):.*frames decoded \((\d+) samples\)")
+
+
+class TimedOut(Exception):
+    """The program was killed at its deadline."""
+
+
+class Taker(Protocol):
+    """Takes what one pipe gives."""
+
+    def read(self, fd: int) -> int:
+        """Take what the pipe holds; return 0 at its end."""
+
+
+@dataclass(slots=True)
+class Sink:
+    """Where the bytes of one pipe go: into `buffer` until it is full, then nowhere."""
+
+    buffer: memoryview
+    used: int = 0
+
+    def read(self, fd: int) -> int:
+        """Take what the pipe holds; return 0 at its end."""
+        if self.used < len(self.buffer):
+            count = os.readv(fd, [self.buffer[self.used :]])
+            self.used += count
+            return count
+        return len(os.read(fd, READ_BYTES))
+
+
+@dataclass(slots=True)
+class Collected:
+    """All bytes of a small output, cut at `limit`."""
+
+    limit: int
+    data: bytearray = field(default_factory=bytearray)
+
+    def read(self, fd: int) -> int:
+        """Take what the pipe holds; return 0 at its end."""
+        chunk = os.read(fd, READ_BYTES)
+        self.data += chunk[: max(0, self.limit - len(self.data))]
+        return len(chunk)
+
+
+@dataclass(slots=True)
+class Log:
+    """What the program said, as it runs: the number of errors, the last of them, samples decoded per stream."""
+
+    errors: int = 0
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    samples: dict[int, int] = field(default_factory=dict)
+    _rest: bytes = b""
+
+    def read(self, fd: int) -> int:
+        """Take what the pipe holds; return 0 at its end."""
+        chunk = os.read(fd, READ_BYTES)
+        lines = (self._rest + chunk).split(b"\n")
+        self._rest = lines.pop()[-LINE_CHARACTERS * 4 :] if chunk else b""
+        for line in lines:
+            self._note(line.decode("utf-8", "replace").strip())
+        return len(chunk)
+
+    def _note(self, line: str) -> None:
+        if found := _SAMPLES.search(line):
+            self.samples[int(found[1])] = int(found[2])
+        tagged = _TAG.match(line)
+        if tagged and tagged[1] in ("error", "fatal", "panic") and "non monotonically" not in tagged[2]:
+            self.errors += 1
+            self.last.append(tagged[2][:LINE_CHARACTERS])
+
+    def reason(self) -> str:
+        """Return the last errors as one line, without the program's own file names."""
+        text = "; ".join(dict.fromkeys(self.last))
+        return re.sub(r"(file:)?/dev/fd/\d+", "the file", text) or "no message"
+
+
+@contextmanager
+def opened(path: bytes) -> Iterator[int]:
+    """Yield a descriptor of the regular file. Raises ItemError source_missing, _unreadable or _not_a_file."""
+    try:
+        # O_NONBLOCK: should a FIFO have taken the file's place since it was checked, opening must not hang.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ItemError("source_missing", "the file is not there") from None
+    except OSError as error:
+        raise ItemError("source_unreadable", f"the file cannot be opened: {error.strerror}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ItemError("source_not_a_file", "the path is not a regular file")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def run(
+    argv_for: Callable[[list[str]], list[str]], source_fd: int, takers: Sequence[Taker], log: Log, deadline: float
+) -> int:
+    """Run a program to its end, give its outputs to `takers`, its messages to `log`, and return its exit status.
+
+    `argv_for` gets the outputs' names (`pipe:1`, `pipe:N`), in the order of `takers`. `deadline` is on the clock of
+    `time.monotonic`; then the whole process group is killed. Raises TimedOut.
+    """
+    pipes = [os.pipe() for _ in (*takers, log)]
+    readers, writers = [read for read, _ in pipes], [write for _, write in pipes]
+    names = ["pipe:1", *(f"pipe:{fd}" for fd in writers[1:-1])]
+    try:
+        process = subprocess.Popen(
+            argv_for(names),
+            stdin=subprocess.DEVNULL,
+            stdout=writers[0],
+            stderr=writers[-1],
+            pass_fds=(source_fd, *writers[1:-1]),
+            start_new_session=True,
+        )
+    except BaseException:
+        _close(readers + writers)
+        raise
+    _close(writers)
+    try:
+        _drain(dict(zip(readers, (*takers, log))), deadline)
+        return process.wait(timeout=max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise TimedOut from None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        _close(readers)
+
+
+def _drain(takers: dict[int, Taker], deadline: float) -> None:
+    """Read every pipe to its end as data comes. Raises TimedOut."""
+    with selectors.DefaultSelector() as selector:
+        for fd in takers:
+            with suppress(OSError):  # a larger pipe only saves wake-ups; unprivileged users have a quota
+                fcntl(fd, F_SETPIPE_SZ, READ_BYTES)
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimedOut
+            for key, _ in selector.select(left_s):
+                if not takers[key.fd].read(key.fd):
+                    selector.unregister(key.fd)
+
+
+def _close(fds: Iterable[int]) -> None:
+    """Close every descriptor."""
+    for fd in fds:
+        os.close(fd)

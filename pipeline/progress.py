@@ -1,0 +1,137 @@
+"""What a person sees while a run goes on: a live line on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from pipeline.row import VerdictRow
+
+_PLAIN_EVERY_S = 10.0
+_PHASES = ("fetch", "probe", "plan", "decode", "render", "wait", "prefill", "generate", "parse", "commit")
+
+
+@dataclass
+class Tally:
+    """Counts of a run, kept by the driver."""
+
+    total: int | None = None
+    skipped: int = 0
+    in_flight: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    phase_s: Counter[str] = field(default_factory=Counter)
+    late: int = 0
+
+    @property
+    def done(self) -> int:
+        return self.statuses.total()
+
+    def count(self, row: VerdictRow) -> None:
+        """Take in a committed row."""
+        self.statuses[row.status] += 1
+        self.verdicts[row.verdict] += 1
+        if row.reason is not None:
+            self.reasons[row.reason] += 1
+        self.late += not row.sla_met
+        for phase in _PHASES:
+            self.phase_s[phase] += getattr(row, f"{phase}_s") or 0.0
+
+    def slowest_phase(self) -> str | None:
+        """Return the phase that took most seconds over all items, None before the first row."""
+        return max(self.phase_s, key=lambda phase: self.phase_s[phase]) if self.done else None
+
+
+class Progress(Protocol):
+    """Shows a tally while it changes."""
+
+    def say(self, text: str) -> None:
+        """Show a sentence that stays."""
+
+    def update(self, tally: Tally) -> None:
+        """Show the counts."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def open_progress(console: Console) -> Progress:
+    """Return the live line for a terminal, plain lines for files and cron."""
+    return LiveProgress(console) if console.is_terminal else PlainProgress(console)
+
+
+class PlainProgress:
+    """Prints a line every ten seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started = self._last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def update(self, tally: Tally) -> None:
+        now = time.monotonic()
+        if now - self._last >= _PLAIN_EVERY_S:
+            self._last = now
+            self.say(describe(tally, now - self._started))
+
+
+class LiveProgress:
+    """Keeps one line up to date at the bottom of the terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def update(self, tally: Tally) -> None:
+        self._live.update(Text(describe(tally, time.monotonic() - self._started)))
+
+
+def describe(tally: Tally, elapsed_s: float) -> str:
+    """Return one line: done, rate, in flight, slowest phase, errors, time left."""
+    rate = tally.done / elapsed_s if elapsed_s > 0 else 0.0
+    errors = tally.statuses["error"] + tally.statuses["deadline"]
+    parts = [
+        f"{tally.done}" + (f"/{tally.total - tally.skipped}" if tally.total is not None else "") + " done",
+        f"{rate:.2f} items/s",
+        f"{tally.in_flight} in flight",
+    ]
+    slowest = tally.slowest_phase()
+    if slowest is not None:
+        parts.append(f"slowest phase {slowest}")
+    parts.append(f"{errors} errors")
+    if tally.total is not None and rate > 0:
+        parts.append(f"{_clock((tally.total - tally.skipped - tally.done) / rate)} left")
+    return " · ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,102 @@
+"""Everything that is fixed before a run starts: policy, checkpoint, engine arguments, budgets, fingerprint.
+
+Loads none of torch, vllm and ray, so that a wrong job is refused in a second and `--dry-run` is quick.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+
+from pipeline.checkpoint import Checkpoint, open_checkpoint
+from pipeline.engine.base import AnswerForm
+from pipeline.errors import JobError
+from pipeline.front_end import FrontEndSetup
+from pipeline.hardware.devices import EngineSetup, engine_setup
+from pipeline.job import Job
+from pipeline.policy import Policy, answer_schema, load_policy, longest_answer_tokens, policy_digest
+from pipeline.prompt import text_token_bound
+from pipeline.row import SCHEMA_VERSION
+
+# Less than this would not hold a second of sound and one pair of small frames.
+_LEAST_MEDIA_TOKENS = 64
+# Beyond the thinking budget: the tokens that close it.
+_CLOSING_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A job with all that follows from it; `token_budget` is what is left of the context for media."""
+
+    job: Job
+    policy: Policy
+    checkpoint: Checkpoint
+    engine: EngineSetup
+    form: AnswerForm
+    token_budget: int
+    fingerprint: str
+
+    @property
+    def front_end(self) -> FrontEndSetup:
+        return FrontEndSetup(
+            engine=self.engine,
+            policy=self.policy,
+            media=self.job.media,
+            limits=self.job.front_end,
+            token_budget=self.token_budget,
+        )
+
+    @property
+    def workers(self) -> int:
+        """How many front-end workers run: one per core, at least two, so that one slow item does not stop all."""
+        return self.job.front_end.workers or max(2, os.cpu_count() or 1)
+
+
+def resolve(job: Job) -> Resolved:
+    """Return the job resolved. Raises JobError for a policy, checkpoint or budget that cannot work."""
+    policy = load_policy(job.policy)
+    checkpoint = open_checkpoint(job.model)
+    form = AnswerForm(
+        schema=answer_schema(policy),
+        max_tokens=job.answer.max_tokens or longest_answer_tokens(policy),
+        reasoning_max_tokens=job.answer.reasoning_max_tokens if checkpoint.reasoning else 0,
+        temperature=job.answer.temperature,
+    )
+    budget = _token_budget(job, policy, form)
+    return Resolved(
+        job=job,
+        policy=policy,
+        checkpoint=checkpoint,
+        engine=engine_setup(job, checkpoint),
+        form=form,
+        token_budget=budget,
+        fingerprint=_fingerprint(job, policy, checkpoint, budget),
+    )
+
+
+def _token_budget(job: Job, policy: Policy, form: AnswerForm) -> int:
+    text = text_token_bound(policy)
+    answer = form.max_tokens + form.reasoning_max_tokens + _CLOSING_TOKENS
+    budget = job.engine.max_model_len - text - answer
+    if budget < _LEAST_MEDIA_TOKENS:
+        raise JobError(
+            f"engine.max_model_len {job.engine.max_model_len} leaves {max(0, budget)} tokens for media: the policy's "
+            f"text may take {text}, the answer {answer}; raise it, or shorten the policy or rationale.max_chars"
+        )
+    return budget
+
+
+def _fingerprint(job: Job, policy: Policy, checkpoint: Checkpoint, token_budget: int) -> str:
+    """Return a digest (hex) of everything that can change an answer."""
+    parts = {
+        "policy": policy_digest(policy),
+        "checkpoint": checkpoint.digest,
+        "number_format": [job.model.dtype, job.model.quantization],
+        "media": job.media.model_dump(mode="json"),
+        "answer": job.answer.model_dump(mode="json"),
+        "token_budget": token_budget,
+        "schema": SCHEMA_VERSION,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,288 @@
+"""One run from job to exit code: the composition root.
+
+    list ─▶ skip what the ledger holds ─▶ admit by credit ─▶ front end ─▶ engine ─▶ verdict ─▶ sink ─▶ report
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import signal
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, AsyncIterator, Coroutine, Iterator, TypeVar
+
+from rich.console import Console
+
+from pipeline.atomic import write_json_atomic
+from pipeline.driver import Driver
+from pipeline.errors import EngineLost
+from pipeline.events import EventLog
+from pipeline.job import Job
+from pipeline.ledger import Ledger, Todo, check_fingerprints, decide, describe, is_good, read_ledger
+from pipeline.progress import Progress, Tally, open_progress
+from pipeline.records import Item, JsonObject
+from pipeline.resolve import Resolved, resolve
+from pipeline.sink import Sink, lock_output, run_folder, steady_utc
+from pipeline.source import check_source, id_key, list_items
+from pipeline.verdict import RunFacts
+
+if TYPE_CHECKING:
+    from pipeline.workers import Workers
+
+T = TypeVar("T")
+
+OK, WITH_ERRORS, STOPPED = 0, 1, 4
+_REFRESH_S = 0.5
+_LIST_BATCH = 64
+
+
+class Worklist:
+    """The listing, filtered by the ledger: yields what is to be done and remembers what was listed."""
+
+    def __init__(self, resolved: Resolved, ledger: Ledger, tally: Tally) -> None:
+        self._resolved = resolved
+        self._ledger = ledger
+        self._tally = tally
+        self.listed: set[bytes] = set()
+        self.held_bad = 0
+        self.held_late = 0
+        self._work = self._filtered()
+
+    def first(self) -> tuple[Item, Todo] | None:
+        """Return the first piece of work without taking it away, None if everything is done."""
+        head = next(self._work, None)
+        if head is not None:
+            self._work = itertools.chain([head], self._work)
+        return head
+
+    async def __aiter__(self) -> AsyncIterator[tuple[Item, Todo]]:
+        # Listing touches the file system, so it happens off the event loop.
+        while batch := await asyncio.to_thread(lambda: list(itertools.islice(self._work, _LIST_BATCH))):
+            for pair in batch:
+                yield pair
+
+    def _filtered(self) -> Iterator[tuple[Item, Todo]]:
+        job, fingerprint = self._resolved.job, self._resolved.fingerprint
+        for item in list_items(job.source):
+            self.listed.add(id_key(item.item_id))
+            decision = decide(item, self._ledger, fingerprint, job.output.on_change)
+            if isinstance(decision, Todo):
+                yield item, decision
+                continue
+            self._tally.skipped += 1
+            self.held_bad += decision.entry.status == "error"
+            self.held_late += decision.entry.status == "deadline" or not decision.entry.sla_met
+
+
+def run_job(job: Job, console: Console) -> int:
+    """Run the job and return its exit code. Raises JobError and OutputLocked before anything is started."""
+    check_source(job.source)
+    resolved = resolve(job)
+    run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    with lock_output(job.output.path, run_id):
+        ledger = read_ledger(job.output.path)
+        model = resolved.checkpoint.label()
+        about = describe(resolved.policy.id, resolved.policy.version, model)
+        check_fingerprints(ledger, resolved.fingerprint, job.output.on_change, about)
+        folder = run_folder(job.output.path, run_id)
+        events = EventLog(folder / "events.jsonl")
+        try:
+            with open_progress(console) as progress:
+                return asyncio.run(_run(resolved, ledger, run_id, folder, events, progress))
+        finally:
+            events.close()
+
+
+async def _run(
+    resolved: Resolved, ledger: Ledger, run_id: str, folder: Path, events: EventLog, progress: Progress
+) -> int:
+    started = time.monotonic()
+    tally = Tally()
+    worklist = Worklist(resolved, ledger, tally)
+    events.write("run_started", run_id=run_id, job=resolved.job.name, fingerprint=resolved.fingerprint)
+    stopped, facts = False, {}
+    if await asyncio.to_thread(worklist.first) is None:
+        progress.say(f"{resolved.job.name}: all {tally.skipped} items have their final row; nothing to do")
+    else:
+        stopped, facts = await _screen_all(resolved, worklist, run_id, tally, events, progress)
+    missing = () if stopped else await asyncio.to_thread(_missing, resolved, worklist)
+    code = _exit_code(resolved.job, tally, worklist, missing, stopped)
+    summary = _summary(resolved, run_id, tally, missing, code, time.monotonic() - started) | facts
+    write_json_atomic(folder / "run.json", summary)
+    events.write("run_ended", exit_code=code, done=tally.done, missing=len(missing))
+    _say_end(progress, resolved, tally, missing, stopped, code)
+    return code
+
+
+async def _screen_all(
+    resolved: Resolved, worklist: Worklist, run_id: str, tally: Tally, events: EventLog, progress: Progress
+) -> tuple[bool, JsonObject]:
+    """Start the workers and screen everything; return whether the run was stopped early, and what it cost."""
+    from pipeline.workers import Workers, start_ray
+
+    job, begun = resolved.job, time.monotonic()
+    stop = asyncio.Event()
+    progress.say(f"{job.name}: starting {resolved.checkpoint.label()} and {resolved.workers} front-end workers")
+    counting = asyncio.create_task(asyncio.to_thread(lambda: sum(1 for _ in list_items(job.source))))
+    start_ray(resolved.workers, resolved.engine.device)
+    _stop_on_signals(stop)
+    try:
+        workers = await _unless_stopped(stop, Workers.start(resolved.front_end, resolved.form, resolved.workers))
+        if workers is None:
+            return True, {}
+        start_s = time.monotonic() - begun
+        tally.total = await counting
+        events.write("engine_ready", engine=workers.description, start_s=start_s)
+        progress.say(f"{job.name}: {workers.description} ready after {start_s:.0f} s; {tally.total} items listed")
+        screened = time.monotonic()
+        stopped = await _drive(resolved, workers, worklist, run_id, tally, events, progress, stop)
+        costs = {"start_s": start_s, "screen_s": time.monotonic() - screened}
+        return stopped, costs | await _engine_costs(workers)
+    finally:
+        Workers.close()
+
+
+async def _drive(
+    resolved: Resolved,
+    workers: Workers,
+    worklist: Worklist,
+    run_id: str,
+    tally: Tally,
+    events: EventLog,
+    progress: Progress,
+    stop: asyncio.Event,
+) -> bool:
+    """Let the driver work through the list; return whether it was stopped early."""
+    job, now = resolved.job, steady_utc()
+    sink = Sink(
+        job.output.path,
+        run_id,
+        rows_per_part=job.output.rows_per_part,
+        commit_every_s=job.output.commit_every_s,
+        clock=now,
+    )
+    driver = Driver(
+        workers,
+        sink,
+        _run_facts(resolved, run_id, workers.description),
+        tally,
+        events,
+        credits=job.engine.max_num_seqs + resolved.workers,
+        commit_every_s=job.output.commit_every_s,
+        now=now,
+    )
+    showing = asyncio.create_task(_show(progress, tally))
+    try:
+        await driver.run(aiter(worklist), stop)
+    except (EngineLost, OSError) as error:
+        events.write("run_broken", message=f"{type(error).__name__}: {error}")
+        progress.say(f"{job.name}: stopped early: {error}")
+        return True
+    finally:
+        showing.cancel()
+    return stop.is_set()
+
+
+async def _show(progress: Progress, tally: Tally) -> None:
+    while True:
+        progress.update(tally)
+        await asyncio.sleep(_REFRESH_S)
+
+
+def _run_facts(resolved: Resolved, run_id: str, engine: str) -> RunFacts:
+    return RunFacts(
+        run_id=run_id,
+        job_name=resolved.job.name,
+        fingerprint=resolved.fingerprint,
+        policy=resolved.policy,
+        model=resolved.checkpoint.label(),
+        engine=engine,
+        accel_patches=(),
+        sla_s=resolved.job.sla.per_item_s,
+    )
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    """Let Ctrl-C and SIGTERM end the run in good order; Ray sets handlers of its own, so call this after it started."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+
+
+async def _unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of `work`, or None if the run was told to stop first."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.create_task(stop.wait())
+    await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+    watch.cancel()
+    if not task.done():
+        task.cancel()
+        return None
+    return task.result()
+
+
+async def _engine_costs(workers: Workers) -> JsonObject:
+    """Return the engine thread's time account and every process's peak memory; empty if the engine is gone."""
+    try:
+        return {"engine_thread": asdict(await workers.engine_stats()), "peak_memory_bytes": await workers.memory()}
+    except EngineLost:
+        return {}
+
+
+def _missing(resolved: Resolved, worklist: Worklist) -> tuple[str, ...]:
+    """Return the ids of items that were listed and have no row: there must be none."""
+    held = read_ledger(resolved.job.output.path)
+    return tuple(
+        item.item_id
+        for item in list_items(resolved.job.source)
+        if id_key(item.item_id) in worklist.listed and held.entry(item.item_id, resolved.fingerprint) is None
+    )
+
+
+def _exit_code(job: Job, tally: Tally, worklist: Worklist, missing: tuple[str, ...], stopped: bool) -> int:
+    if stopped:
+        return STOPPED
+    items = max(1, len(worklist.listed))
+    errors = tally.statuses["error"] + worklist.held_bad
+    late = tally.statuses["deadline"] + tally.late + worklist.held_late
+    accepted = errors <= job.accept.error_share * items and late <= job.accept.late_share * items
+    return OK if accepted and not missing else WITH_ERRORS
+
+
+def _summary(
+    resolved: Resolved, run_id: str, tally: Tally, missing: tuple[str, ...], code: int, elapsed_s: float
+) -> JsonObject:
+    return {
+        "run_id": run_id,
+        "exit_code": code,
+        "job": resolved.job.model_dump(mode="json"),
+        "fingerprint": resolved.fingerprint,
+        "model": resolved.checkpoint.label(),
+        "listed": tally.done + tally.skipped,
+        "skipped": tally.skipped,
+        "rows": tally.done,
+        "by_status": dict(tally.statuses),
+        "by_verdict": dict(tally.verdicts),
+        "by_reason": dict(tally.reasons),
+        "late": tally.late,
+        "missing": list(missing),
+        "phase_s": dict(tally.phase_s),
+        "elapsed_s": elapsed_s,
+    }
+
+
+def _say_end(
+    progress: Progress, resolved: Resolved, tally: Tally, missing: tuple[str, ...], stopped: bool, code: int
+) -> None:
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(tally.statuses.items())) or "no new rows"
+    held = f", {tally.skipped} done before" if tally.skipped else ""
+    ending = "stopped early, everything so far is committed" if stopped else "finished"
+    progress.say(f"{resolved.job.name}: {ending}: {counts}{held} in {resolved.job.output.path} (exit code {code})")
+    for reason, count in tally.reasons.most_common():
+        progress.say(f"  {count} x {reason}")
+    if missing:
+        progress.say(f"  {len(missing)} items have no row: {', '.join(missing[:20])}; report this")

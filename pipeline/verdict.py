@@ -1,0 +1,178 @@
+"""From a completion to an answer, from an answer or an error to a row. Pure; every row of a run is built here."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Sequence
+
+from pipeline.errors import REASONS, ItemError
+from pipeline.policy import Policy
+from pipeline.records import VERDICTS, Answer, Completion, Item, Label, Phases, Prepared, Status, TokenChoice
+from pipeline.row import LabelRow, VerdictRow
+
+# A confidence of exactly 1 would claim more than log-probabilities in 32 bits can hold.
+_LEAST_DOUBT = 1e-6
+
+
+def parse_answer(completion: Completion, policy: Policy) -> Answer:
+    """Return the answer in a completion. Raises ItemError `answer_truncated` or `answer_unparsable`."""
+    if completion.finish_reason == "length":
+        raise ItemError("answer_truncated", f"no whole answer within {completion.output_tokens} tokens")
+    try:
+        data = json.loads(completion.text)
+        verdict = data["verdict"]
+        labels = {label.id: data["labels"][label.id] for label in policy.labels}
+        rationale = data["rationale"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ItemError("answer_unparsable", f"{type(error).__name__}: {error} in {completion.text[:200]!r}") from None
+    well_formed = verdict in VERDICTS and isinstance(rationale, str)
+    if not well_formed or not all(isinstance(value, bool) for value in labels.values()):
+        raise ItemError("answer_unparsable", f"a value of the wrong kind in {completion.text[:200]!r}")
+    return Answer(
+        verdict=verdict,
+        confidence=_confidence(completion.tokens, '"verdict":', f'"{verdict}"', [f'"{name}"' for name in VERDICTS]),
+        labels=tuple(
+            Label(
+                id=name,
+                present=value,
+                confidence=_confidence(
+                    completion.tokens, f'"{name}":', "true" if value else "false", ["true", "false"]
+                ),
+            )
+            for name, value in labels.items()
+        ),
+        rationale=rationale,
+    )
+
+
+def _confidence(tokens: Sequence[TokenChoice], key: str, value: str, allowed: Sequence[str]) -> float:
+    """Return the probability of `value` after `key`, renormalised over the `allowed` values.
+
+    A value is several tokens, and the same text can be cut into tokens in several ways. At each token the mass of
+    all alternatives that can still become `value` is compared with the mass of those that can become any allowed
+    value; the product over the value's tokens is the confidence.
+    """
+    text = "".join(token.text for token in tokens)
+    at = text.find(key)
+    if at < 0:
+        raise ItemError("answer_unparsable", f"no {key} among the generated tokens")
+    start = at + len(key)
+    start += len(text[start:]) - len(text[start:].lstrip())
+    end = start + len(value)
+    confidence, offset = 1.0, 0
+    for token in tokens:
+        if offset < end and offset + len(token.text) > start:
+            confidence *= _share(token, text[:offset], text[:start], value, allowed)
+        offset += len(token.text)
+    return min(max(confidence, 0.0), 1.0 - _LEAST_DOUBT)
+
+
+def _share(token: TokenChoice, before: str, head: str, value: str, allowed: Sequence[str]) -> float:
+    """Return the share of probability, at one token, of the texts that can still become `head + value`."""
+    wanted = total = 0.0
+    for text, logprob in ((token.text, token.logprob), *token.alternatives):
+        candidate = before + text
+        possible = [name for name in allowed if _can_become(candidate, head + name)]
+        if possible:
+            mass = math.exp(logprob)
+            total += mass
+            wanted += mass if value in possible else 0.0
+    return wanted / total if total > 0 else 0.0
+
+
+def _can_become(candidate: str, target: str) -> bool:
+    return target.startswith(candidate) or candidate.startswith(target)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What all rows of a run share."""
+
+    run_id: str
+    job_name: str
+    fingerprint: str
+    policy: Policy
+    model: str
+    engine: str
+    accel_patches: tuple[str, ...]
+    sla_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an item ended: an answer, or a reason code and message, and what was learned on the way."""
+
+    prepared: Prepared
+    attempts: int
+    answer: Answer | None = None
+    completion: Completion | None = None
+    status: Status = "error"
+    reason: str | None = None
+    message: str | None = None
+    phases: Phases = Phases()
+
+
+def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: datetime, follows: str | None) -> VerdictRow:
+    """Return the row of one item. `committed_at`, `commit_s` and `sla_met` are stamped by the sink."""
+    prepared, answer, completion = outcome.prepared, outcome.answer, outcome.completion
+    reason, message = outcome.reason, outcome.message
+    degraded = False
+    if answer is not None:
+        degraded, reason, message = _degradation(prepared)
+    elif reason is None or reason not in REASONS:
+        raise ValueError(f"a row without an answer needs a reason of the register, not {reason!r}")
+    plan = prepared.plan
+    return VerdictRow(
+        row_id=uuid.uuid4().hex,
+        follows_row_id=follows,
+        item_id=item.item_id,
+        uri=item.uri,
+        source_key=item.source_key,
+        content_sha256=prepared.content_sha256,
+        media_kind=prepared.facts.kind if prepared.facts else None,
+        duration_s=prepared.duration_s,
+        verdict=answer.verdict if answer else facts.policy.fail_safe,
+        confidence=answer.confidence if answer else None,
+        labels=tuple(LabelRow(**asdict(label)) for label in answer.labels) if answer else (),
+        rationale=answer.rationale if answer else None,
+        status="ok" if answer else outcome.status,
+        degraded=degraded,
+        reason=reason,
+        message=message,
+        attempts=outcome.attempts,
+        coverage=prepared.coverage,
+        audio_tokens=prepared.audio_tokens,
+        video_tokens=prepared.video_tokens,
+        frames=prepared.frames,
+        frame_rate_hz=plan.frame_rate_hz if plan and prepared.frames else None,
+        prompt_tokens=completion.prompt_tokens if completion else prepared.prompt_tokens,
+        output_tokens=completion.output_tokens if completion else 0,
+        admitted_at=admitted_at,
+        committed_at=admitted_at,
+        sla_s=facts.sla_s,
+        sla_met=False,
+        **asdict(outcome.phases),
+        run_id=facts.run_id,
+        job_name=facts.job_name,
+        fingerprint=facts.fingerprint,
+        policy_id=facts.policy.id,
+        policy_version=facts.policy.version,
+        model=facts.model,
+        engine=facts.engine,
+        accel_patches=facts.accel_patches,
+    )
+
+
+def _degradation(prepared: Prepared) -> tuple[bool, str | None, str | None]:
+    """Return (degraded, reason, message) of an item that was answered."""
+    if prepared.warnings:
+        return True, "partial_decode", "; ".join(prepared.warnings)[:1000]
+    if prepared.coverage is None:
+        return True, "partial_coverage", "the recording goes on after the part looked at; its header gives no length"
+    if prepared.coverage < 1.0:
+        return True, "partial_coverage", f"{prepared.coverage:.0%} of the recording was looked at, evenly spread"
+    return False, None, None
