@@ -58,7 +58,7 @@ class FrontEnd:
 
     def __init__(self, setup: FrontEndSetup) -> None:
         self._setup = setup
-        self._renderer = Renderer(setup.engine, setup.policy)
+        self.renderer = Renderer(setup.engine, setup.policy)
 
     def prepare(self, item: Item, request_id: str, budget_s: float) -> tuple[Prepared, Any]:
         """Return what is known of the item, and its prompt or None if the item failed.
@@ -78,7 +78,7 @@ class FrontEnd:
     def warm_up(self) -> Any:
         """Return the prompt of two synthetic seconds of sound and pictures; loads all that the first item needs."""
         facts, chosen, decoded = _synthetic()
-        return self._renderer.render("warm-up", facts, chosen, decoded, 2.0).prompt
+        return self.renderer.render("warm-up", facts, chosen, decoded, 2.0).prompt
 
     def _steps(self, item: Item, request_id: str, work: _Work) -> Any:
         limits = self._setup.limits
@@ -103,7 +103,7 @@ class FrontEnd:
             warnings=decoded.warnings,
         )
         rendered = work.timed(
-            "render_s", lambda: self._renderer.render(request_id, facts, chosen, decoded, duration_s)
+            "render_s", lambda: self.renderer.render(request_id, facts, chosen, decoded, duration_s)
         )
         work.learn(prompt_tokens=rendered.prompt_tokens)
         return rendered.prompt

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Sequence
 
+from pipeline.engine.arguments import engine_config
 from pipeline.errors import ItemError
 from pipeline.hardware.devices import EngineSetup
 from pipeline.media.plan import audio_tokens, image_tokens, video_tokens
@@ -81,11 +82,9 @@ class Renderer:
     """
 
     def __init__(self, setup: EngineSetup, policy: Policy) -> None:
-        from vllm.engine.arg_utils import EngineArgs
-
         self._policy = policy
-        arguments = {key: value for key, value in setup.arguments.items() if key != "disable_log_stats"}
-        self._config: VllmConfig = EngineArgs(**arguments).create_engine_config()
+        self._reasoning = setup.reasoning
+        self._config: VllmConfig = engine_config(setup)
         self._renderer = _open_renderer(self._config, setup.render_in)
         self._template, self._tokenizer = _chat_template(self._config)
         self._ids = placeholder_ids(self._config.model_config.hf_config)
@@ -120,6 +119,9 @@ class Renderer:
         text = self._tokenizer.apply_chat_template(
             messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
         )
+        if self._reasoning and "<think>" not in text[text.rfind("assistant") :]:
+            # Reasoning is opened here, so that its budget counts from the first token on.
+            text += "<think>\n"
         return {
             "prompt": text,
             "multi_modal_data": data,

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipeline.engine.arguments import engine_arguments
 from pipeline.engine.base import AnswerForm, EngineStats
 from pipeline.errors import EngineLost, ItemError
 from pipeline.hardware.devices import LOGPROBS, EngineSetup
@@ -42,7 +43,7 @@ class VllmEngine:
     def __init__(self, setup: EngineSetup, form: AnswerForm) -> None:
         from vllm import LLM
 
-        self._llm = LLM(**setup.arguments)
+        self._llm = LLM(**engine_arguments(setup))
         self._engine = self._llm.llm_engine
         self._tokenizer = self._llm.get_tokenizer()
         self._placeholders = placeholder_ids(self._llm.llm_engine.model_config.hf_config)
@@ -215,7 +216,9 @@ def _sampling(form: AnswerForm, reasoning: bool) -> SamplingParams:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-    budget = {"thinking_token_budget": form.reasoning_max_tokens} if reasoning else {}
+    # Older versions have no budget for reasoning; there it ends by itself or with max_tokens.
+    limited = reasoning and hasattr(SamplingParams, "thinking_token_budget")
+    budget = {"thinking_token_budget": form.reasoning_max_tokens} if limited else {}
     return SamplingParams(
         temperature=form.temperature,
         max_tokens=form.max_tokens + (form.reasoning_max_tokens + _CLOSING_TOKENS if reasoning else 0),

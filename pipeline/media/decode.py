@@ -1,7 +1,7 @@
-"""Sound and pictures of the planned windows, one ffmpeg pass a window, both from the same reading of the file.
+"""Sound and pictures of the planned windows, one ffmpeg pass a window, both from one reading.
 
-Times count from where the first chosen stream begins, and pictures follow what is on screen: frame k of a window is
-the one shown k / frame rate after the window's start. Holes in the sound stay silent, so both stay aligned.
+Times count from where the first chosen stream begins. Frame k of a window is the one on screen k / frame rate
+after the window's start. Holes in the sound stay silent, so both stay aligned.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import ffmpeg  # type: ignore[import-untyped]
+import ffmpeg
 import numpy as np
 
 from pipeline.errors import ItemError
-from pipeline.media.process import Log, Sink, TimedOut, opened, run
 from pipeline.media.plan import FRAMES_PER_GRID, padded_samples
 from pipeline.media.probe import common_start_s
+from pipeline.media.process import Log, Sink, TimedOut, opened, run
 from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, Window
 
 if TYPE_CHECKING:
@@ -31,12 +31,13 @@ _SMALLEST_GAP_S = 0.04
 _STAMPED_BY_COUNT = frozenset({"aac", "ac3", "amr", "eac3", "flac", "mp3", "wav"})
 """Containers without time stamps of their own: a gap there is the demuxer's miscount, not silence."""
 _REBASED = frozenset({"live_flv", "mpeg", "mpegts", "mpegtsraw", "nut", "ogg"})
-"""Demuxers with AVFMT_TS_DISCONT: ffmpeg's zero is the start of the streams in use, elsewhere of all streams."""
+"""Demuxers with AVFMT_TS_DISCONT: ffmpeg's zero is where the streams in use begin, elsewhere all streams."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pass:
-    """What one run of ffmpeg gave: PCM (samples,) and frames (n, height, width, 3), cut at what was asked for."""
+    """What one run of ffmpeg gave: PCM (samples,) and frames (n, height, width, 3), at most
+    what was asked for."""
 
     pcm: NDArray[np.float32]
     frames: NDArray[np.uint8]
@@ -53,7 +54,7 @@ class _Reader:
         self.frames_each = plan.frames // len(plan.windows)
 
     def window(self, window: Window, extra_s: float) -> _Pass:
-        """Return a window's sound and pictures; each alone if one of them made ffmpeg stop before the other."""
+        """Return a window's sound and pictures; each alone if one made ffmpeg stop early."""
         sound, pictures = self.plan.audio, self.plan.frames > 0
         both = self._pass(window, extra_s, sound, pictures)
         if sound and not pictures and both.status != 0 and not both.pcm.size:
@@ -74,9 +75,7 @@ class _Reader:
         """Return the first channel's sound."""
         return self._pass(window, 0.0, True, False, channel=0).pcm
 
-    def _pass(
-        self, window: Window, extra_s: float, sound: bool, pictures: bool, channel: int | None = None
-    ) -> _Pass:
+    def _pass(self, window: Window, extra_s: float, sound: bool, pictures: bool, channel: int | None = None) -> _Pass:
         """Run ffmpeg once. Raises ItemError decode_timeout."""
         plan = self.plan
         pcm = np.empty(round((window.duration_s + extra_s) * SAMPLE_RATE_HZ) if sound else 0, np.float32)
@@ -127,8 +126,8 @@ class _Reader:
         used = common_start_s(self.facts.audio if sound else None, self.facts.video if pictures else None)
         return self.start_s - (used if self.facts.container in _REBASED else 0.0)
 
-    # The filters are given for each output (`af`, `vf`) and not as ffmpeg-python's graph: in one graph the pictures
-    # would wait in memory for the sound to begin, and a fault in one would end both.
+    # The filters are given for each output (`af`, `vf`) and not as ffmpeg-python's graph: in one graph the
+    # pictures would wait in memory for the sound to begin, and a fault in one would end both.
     def _sound(
         self,
         source: ffmpeg.nodes.FilterableStream,
@@ -140,13 +139,14 @@ class _Reader:
     ) -> ffmpeg.nodes.OutputStream:
         assert self.facts.audio is not None
         seeks = window.start_s > 0
-        # Only fills holes, at the stream's own rate: soxr loses its place when it has to fill.
-        fill = f"aresample=async=1:min_hard_comp={_SMALLEST_GAP_S}" + (":first_pts=0" if seeks else "")
         counted = self.facts.video is None and self.facts.container in _STAMPED_BY_COUNT
+        mixer = "aresample=rematrix_maxval=1"  # the mean of the channels: float samples are else mixed too loud
+        if not counted:  # fills holes, at the stream's own rate: soxr loses its place when it has to fill
+            mixer += f":async=1:min_hard_comp={_SMALLEST_GAP_S}" + (":first_pts=0" if seeks else "")
         filters = [
             _forward_only(shift_s, self.facts.duration_s),
             "atrim=start=0",
-            *([] if counted else [fill]),
+            mixer,
             "aformat=channel_layouts=mono" if channel is None else f"pan=mono|c0=c{channel}",
             f"aresample={SAMPLE_RATE_HZ}:resampler=soxr",
         ]
@@ -182,9 +182,9 @@ class _Reader:
 def decode(path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float) -> Decoded:
     """Return the sound and pictures of the plan's windows, put end to end.
 
-    PCM is padded with zeros to whole tokens (1280 samples), frames to an even count by repeating the last. A stream
-    that gave nothing comes back empty with a warning; `decoded_s` may pass the plan by up to 0.5 s, a sign that the
-    recording goes on beyond its claimed end. Raises ItemError decode_failed or decode_timeout.
+    PCM is padded with zeros to whole tokens (1280 samples), frames to an even count by repeating the last. A
+    stream that gave nothing comes back empty with a warning; `decoded_s` may pass the plan by up to 0.5 s, a
+    sign that the recording goes on beyond its claimed end. Raises ItemError decode_failed or decode_timeout.
     """
     with opened(path) as fd:
         reader = _Reader(fd, facts, plan, time.monotonic() + timeout_s)
@@ -192,17 +192,23 @@ def decode(path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float) -> Deco
         passes = [reader.window(window, _MORE_S if whole else 0.0) for window in plan.windows]
         if not any(part.pcm.size or part.frames.size for part in passes):
             raise ItemError("decode_failed", f"ffmpeg gave nothing: {passes[0].log.reason()}")
-        decoded_s = sum(_length_s(part, plan, window) for part, window in zip(passes, plan.windows))
+        decoded_s = sum(_length_s(part, plan, window) for part, window in zip(passes, plan.windows, strict=True))
         heard, heard_warnings = _heard(passes, reader)
     seen = _seen(passes, plan)
-    warnings = [*_lost(heard, seen, plan), *_early(passes, plan, decoded_s), *heard_warnings, *_errors(passes)]
+    warnings = [
+        *_lost(heard, seen, plan),
+        *_early(passes, plan, decoded_s),
+        *heard_warnings,
+        *_errors(passes),
+    ]
     rate_hz = plan.frame_rate_hz or 1.0
     times_s = np.arange(len(seen), dtype=np.float64) / rate_hz
     return Decoded(pcm=heard, frames=seen, times_s=times_s, decoded_s=decoded_s, warnings=tuple(warnings))
 
 
 def _heard(passes: list[_Pass], reader: _Reader) -> tuple[NDArray[np.float32], list[str]]:
-    """Return the windows' sound end to end, finite, within -1..1, padded to whole tokens; and what was odd in it."""
+    """Return the windows' sound end to end, finite, within -1..1, padded to whole tokens; and what was odd in
+    it."""
     plan, audio = reader.plan, reader.facts.audio
     if audio is None or not any(part.pcm.size for part in passes):
         return np.zeros(0, np.float32), []
@@ -217,7 +223,7 @@ def _heard(passes: list[_Pass], reader: _Reader) -> tuple[NDArray[np.float32], l
     lengths[-1] = min(max(len(pcms[-1]), 1), padded_samples(lengths[-1]) if len(lengths) == 1 else lengths[-1])
     pcm = np.zeros(padded_samples(sum(lengths)), np.float32)
     at = 0
-    for part, length in zip(pcms, lengths):
+    for part, length in zip(pcms, lengths, strict=True):
         pcm[at : at + min(length, len(part))] = part[:length]
         at += length
     if odd := int(np.count_nonzero(~np.isfinite(pcm))):
@@ -234,7 +240,8 @@ def _heard(passes: list[_Pass], reader: _Reader) -> tuple[NDArray[np.float32], l
 
 
 def _seen(passes: list[_Pass], plan: Plan) -> NDArray[np.uint8]:
-    """Return the windows' frames end to end, on an even clock: what a window lacks is its last frame, repeated."""
+    """Return the windows' frames end to end, on an even clock: what a window lacks is its last frame,
+    repeated."""
     if not any(len(part.frames) for part in passes):
         return np.zeros((0, plan.height, plan.width, 3), np.uint8)
     if plan.frames == 1:
@@ -247,7 +254,7 @@ def _seen(passes: list[_Pass], plan: Plan) -> NDArray[np.uint8]:
     shown = next(part.frames[0] for part in passes if len(part.frames))
     frames = np.empty((sum(counts), plan.height, plan.width, 3), np.uint8)
     at = 0
-    for part, count in zip(passes, counts):
+    for part, count in zip(passes, counts, strict=False):
         found = len(part.frames)
         frames[at : at + found] = part.frames
         shown = part.frames[-1] if found else shown
@@ -302,8 +309,8 @@ def _errors(passes: list[_Pass]) -> list[str]:
 def _forward_only(shift_s: float, duration_s: float | None) -> str:
     """Return the filter that shifts time stamps by `shift_s` and never lets them run back.
 
-    Broken files hold time stamps that overlap or leap far past the end; taken at their word, sound would be cut or
-    hours of silence inserted.
+    Broken files hold time stamps that overlap or leap far past the end; taken at their word, sound would be
+    cut or hours of silence inserted.
     """
     leap = f"*lte(PTS*TB,{_plain(shift_s + duration_s + 10)})" if duration_s is not None else ""
     expected, seen, stamp = "ld(0)", "ld(1)", "ld(2)"

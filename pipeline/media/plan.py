@@ -1,17 +1,18 @@
 """How much of a recording the model gets: windows, frame rate, frame size, tokens. Pure arithmetic, no I/O.
 
-Sound and pictures share the windows. Put end to end, the windows are the model's time axis: the sound lies on it
-without gaps and frame k at k / frame_rate_hz. What does not fit is given up in this order: frame rate, frame size,
-recording time (evenly spread windows instead of the whole).
+Sound and pictures share the windows. Put end to end, the windows are the model's time axis: the sound lies on
+it without gaps and frame k at k / frame_rate_hz. What does not fit is given up in this order: frame rate,
+frame size, recording time (evenly spread windows instead of the whole).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from pipeline.errors import ItemError
 from pipeline.job import Media
-from pipeline.records import SAMPLE_RATE_HZ, MediaFacts, Plan, VideoStream, Window
+from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, VideoStream, Window
 
 PATCH_PIXELS = 32
 """Side of one prompt token's square: patch size 16, spatial merge 2."""
@@ -35,8 +36,9 @@ def padded_samples(samples: int) -> int:
 def audio_tokens(samples: int) -> int:
     """Return the prompt tokens of that many samples at 16 kHz, after padding to a multiple of 1280.
 
-    The formula is transformers' `_get_feat_extract_output_lengths` (models/qwen3_omni_moe/processing_qwen3_omni_moe.py,
-    n_window=50) over features of 10 ms: 13 tokens a full second.
+    The formula is transformers' `_get_feat_extract_output_lengths`
+    (models/qwen3_omni_moe/processing_qwen3_omni_moe.py, n_window=50) over features of 10 ms: 13 tokens a full
+    second.
     """
     features = padded_samples(samples) // _SAMPLES_PER_FEATURE
     seconds, rest = divmod(features, 100)
@@ -56,20 +58,20 @@ def video_tokens(frames: int, width: int, height: int) -> int:
 
 
 def frame_size(width: int, height: int, max_pixels: int) -> tuple[int, int]:
-    """Return the size to scale a picture to: multiples of 32 near its own size and aspect, at most `max_pixels`.
+    """Return the size to scale a picture to: multiples of 32 near its own size and aspect, at most
+    `max_pixels`.
 
-    A side is never below 32 pixels, so that an extreme aspect is clamped; nothing is enlarged beyond rounding. Raises
-    ValueError if not even 32x32 pixels are allowed.
+    A side is never below 32 pixels, so that an extreme aspect is clamped; nothing is enlarged beyond
+    rounding. Raises ValueError if not even 32x32 pixels are allowed.
     """
     most_tokens = max_pixels // _TOKEN_PIXELS
     if most_tokens < 1:
         raise ValueError("a frame takes at least 32x32 pixels")
     columns, rows = _units(width), _units(height)
     if columns * rows > most_tokens:
-        shrink = math.sqrt(width * height / max_pixels)
-        columns = max(1, math.floor(width / shrink / PATCH_PIXELS))
-        rows = max(1, math.floor(height / shrink / PATCH_PIXELS))
-        columns, rows = min(columns, most_tokens // rows), min(rows, most_tokens // min(columns, most_tokens))
+        shrink = max(1.0, math.sqrt(width * height / max_pixels))
+        columns = min(most_tokens, max(1, math.floor(width / shrink / PATCH_PIXELS)))
+        rows = min(most_tokens // columns, max(1, math.floor(height / shrink / PATCH_PIXELS)))
     return columns * PATCH_PIXELS, rows * PATCH_PIXELS
 
 
@@ -89,13 +91,29 @@ def plan(facts: MediaFacts, media: Media, token_budget: int) -> Plan:
     if facts.duration_s is not None and facts.duration_s > media.max_duration_s:
         raise ItemError(
             "recording_too_long",
-            f"the recording is {facts.duration_s:.0f} s long, media.max_duration_s is {media.max_duration_s:.0f} s",
+            f"the recording is {facts.duration_s:.0f} s long, the limit is {media.max_duration_s:.0f} s",
         )
     budget = _Budget(facts, media, token_budget)
     longest_s = budget.longest_s()
     whole = facts.duration_s is None or budget.fits(facts.duration_s)
     looked_at_s = facts.duration_s if whole and facts.duration_s is not None else longest_s
     return _sound_only(facts, looked_at_s, whole) if facts.video is None else budget.with_frames(looked_at_s, whole)
+
+
+def observed(plan: Plan, decoded: Decoded) -> Plan:
+    """Return the plan as it came true: the frames, tokens and share of the recording that were really
+    decoded."""
+    frames, planned_s = len(decoded.frames), sum(window.duration_s for window in plan.windows)
+    share = min(1.0, decoded.decoded_s / planned_s) if plan.duration_known and planned_s > 0 else 1.0
+    one = image_tokens(plan.width, plan.height)
+    return replace(
+        plan,
+        audio=decoded.pcm.size > 0,
+        frames=frames,
+        audio_tokens=audio_tokens(decoded.pcm.size) if decoded.pcm.size else 0,
+        video_tokens=one if frames == 1 else frames // FRAMES_PER_GRID * one,
+        coverage=plan.coverage * share,
+    )
 
 
 def _image(picture: VideoStream, media: Media, token_budget: int) -> Plan:
@@ -144,8 +162,9 @@ class _Budget:
 
     def __init__(self, facts: MediaFacts, media: Media, token_budget: int) -> None:
         self.facts, self.media, self.token_budget = facts, media, token_budget
-        # vLLM and transformers keep the seconds between two grids in bfloat16 (8 significant bits) to place frames
-        # on the time axis; a value that is not exact there would let pictures drift away from their sound.
+        # vLLM and transformers keep the seconds between two grids in bfloat16 (8 significant bits) to place
+        # frames on the time axis; a value that is not exact there would let pictures drift away from their
+        # sound.
         self.shortest_grid_s = bfloat16_at_least(FRAMES_PER_GRID / media.video.max_rate_hz)
         self.longest_grid_s = max(self.shortest_grid_s, _bfloat16_at_most(FRAMES_PER_GRID / media.video.min_rate_hz))
         self.smallest_tokens = image_tokens(*self._size(SMALLEST_FRAME_PIXELS)) if facts.video is not None else 0
@@ -216,7 +235,9 @@ class _Budget:
 
 def _grid_windows(looked_at_s: float, grid_s: float, duration_s: float) -> tuple[tuple[Window, ...], int]:
     """Return windows that hold the same whole number of grids each, and the frames in all of them."""
-    grids = max(1, math.floor(looked_at_s / grid_s + 1e-9))
+    grids = math.floor(looked_at_s / grid_s + 1e-9)
+    if grids < 1:
+        return (Window(0.0, looked_at_s),), FRAMES_PER_GRID
     count = min(_window_count(looked_at_s), grids)
     grids_each = grids // count
     count = min(MOST_WINDOWS, grids // grids_each)

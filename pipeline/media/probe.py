@@ -1,6 +1,7 @@
 """What a file is, by its own headers: kind, streams, claimed duration. Never decodes more than one picture.
 
-Only single-file containers are opened: a playlist (HLS, DASH, concat), which could name other files, is no media.
+Only single-file containers are opened: a playlist (HLS, DASH, concat), which could name other files, is no
+media.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from pipeline.media.process import Collected, Log, TimedOut, opened, run
 from pipeline.records import AudioStream, JsonObject, MediaFacts, MediaKind, VideoStream
 
 _STILL_DEMUXERS = (
-    "bmp dds dpx exr gem gif j2k jpeg jpegls jpegxl pam pbm pcx pfm pgm pgmyuv pgx phm ppm psd qoi sgi sunrast tiff"
-    " webp xbm xpm xwd png"
-).split()
+    "bmp dds dpx exr gem gif j2k jpeg jpegls jpegxl pam pbm pcx pfm pgm pgmyuv pgx phm ppm psd qoi sgi"
+    " sunrast tiff webp xbm xpm xwd png"
+)
 _DEMUXERS = (
-    "aac ac3 aiff amr amrnb amrwb ape apng asf asf_o au av1 avi caf cavsvideo dhav dirac dsf dts dtshd dv eac3 flac flv"
-    " gif gsm gxf h261 h263 h264 hevc iff ilbc ivf ivr live_flv loas m4v matroska,webm mjpeg mlp mov,mp4,m4a,3gp,3g2,mj2"
-    " mp3 mpc mpc8 mpeg mpegts mpegtsraw mpegvideo mpjpeg mxf nistsphere nsv nut obu ogg oma pva qcp rm s337m smjpeg sox"
-    " spdif swf tak truehd tta ty vc1 vc1test vivo voc vvc w64 wav webp wtv wv xwma yuv4mpegpipe"
-).split()
-SINGLE_FILE_DEMUXERS = ",".join(_DEMUXERS + [f"{name}_pipe" for name in _STILL_DEMUXERS])
+    "aac ac3 aiff amr amrnb amrwb ape apng asf asf_o au av1 avi caf cavsvideo dhav dirac dsf dts dtshd dv"
+    " eac3 flac flv gif gsm gxf h261 h263 h264 hevc iff ilbc ivf ivr live_flv loas m4v matroska,webm mjpeg"
+    " mlp mov,mp4,m4a,3gp,3g2,mj2 mp3 mpc mpc8 mpeg mpegts mpegtsraw mpegvideo mpjpeg mxf nistsphere nsv"
+    " nut obu ogg oma pva qcp rm s337m smjpeg sox spdif swf tak truehd tta ty vc1 vc1test vivo voc vvc w64"
+    " wav webp wtv wv xwma yuv4mpegpipe"
+)
+SINGLE_FILE_DEMUXERS = ",".join(_DEMUXERS.split() + [f"{name}_pipe" for name in _STILL_DEMUXERS.split()])
 """ffmpeg's demuxers that read one file only, and read it as a recording or a picture."""
 
 _SHOWN = (
@@ -85,7 +87,8 @@ def probe(path: bytes, timeout_s: float) -> MediaFacts:
 
 
 def measured_duration_s(path: bytes, facts: MediaFacts, timeout_s: float) -> float | None:
-    """Return the length found by reading every packet, decoding none: for recordings whose header claims none.
+    """Return the length found by reading every packet, decoding none: for recordings whose header claims
+    none.
 
     None if that takes longer than `timeout_s` or finds nothing.
     """
@@ -95,7 +98,14 @@ def measured_duration_s(path: bytes, facts: MediaFacts, timeout_s: float) -> flo
     last = Collected(limit=_ANSWER_BYTES)
 
     def argv(names: list[str], fd: int) -> list[str]:
-        source = ["-protocol_whitelist", "file,pipe", "-format_whitelist", facts.container, "-i", f"file:/dev/fd/{fd}"]
+        source = [
+            "-protocol_whitelist",
+            "file,pipe",
+            "-format_whitelist",
+            facts.container,
+            "-i",
+            f"file:/dev/fd/{fd}",
+        ]
         return [
             *("ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "level+error", "-stats_period", "3600"),
             *("-progress", names[0], *source, *maps, "-c", "copy", "-f", "null", "-"),
@@ -118,7 +128,7 @@ def _ffprobe(fd: int, shown: list[str], deadline: float) -> JsonObject:
         *("-format_whitelist", SINGLE_FILE_DEMUXERS, "-of", "json=compact=1", *shown, f"file:/dev/fd/{fd}"),
     ]
     try:
-        status = run(lambda names: argv, fd, [answer], log, deadline)
+        status = run(lambda _names: argv, fd, [answer], log, deadline)
     except TimedOut:
         raise ItemError("probe_timeout", "ffprobe did not finish in time") from None
     try:
@@ -193,7 +203,11 @@ def _decodable() -> frozenset[str]:
     """Return the codecs this ffmpeg decodes; empty if it does not say."""
     try:
         listed = subprocess.run(
-            ["ffmpeg", "-hide_banner", "-codecs"], stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=True
+            ["ffmpeg", "-hide_banner", "-codecs"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=10,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return frozenset()
@@ -249,7 +263,8 @@ def _displayed_size(stream: JsonObject) -> tuple[int, int]:
 
 
 def _quarter_turned(holder: JsonObject) -> bool:
-    """Return whether the display matrix (or the old `rotate` tag) of a stream or frame turns it by 90 or 270 degrees."""
+    """Return whether the display matrix (or the old `rotate` tag) of a stream or frame turns it by 90 or 270
+    degrees."""
     angles = [entry.get("rotation") for entry in holder.get("side_data_list", [])]
     angles.append(holder.get("tags", {}).get("rotate"))
     angle = next((number for value in angles if (number := _number(value)) is not None), 0.0)
@@ -272,7 +287,8 @@ def _kind(container: str, audio: AudioStream | None, video: VideoStream | None, 
 
 
 def _duration_s(container: JsonObject, audio: AudioStream | None, video: VideoStream | None) -> float | None:
-    """Return the claimed length of the chosen streams together, else of the container; None if not believable."""
+    """Return the claimed length of the chosen streams together, else of the container; None if not
+    believable."""
     start_s = common_start_s(audio, video)
     streams = [stream for stream in (audio, video) if stream is not None]
     ends_s = [stream.start_s + stream.duration_s for stream in streams if stream.duration_s is not None]
@@ -283,7 +299,8 @@ def _duration_s(container: JsonObject, audio: AudioStream | None, video: VideoSt
 
 
 def _believed(duration_s: float, size_bytes: float | None, video: VideoStream | None) -> float | None:
-    """Return a length that the file's size can hold, None for a lie (a patched frame count, broken time stamps)."""
+    """Return a length that the file's size can hold, None for a lie (a patched frame count, broken time
+    stamps)."""
     fewest = _FEWEST_BITS_PER_S["audio" if video is None else "video"]
     sane_s = _sane(duration_s, _LONGEST_CLAIM_S)
     return sane_s if sane_s is None or size_bytes is None or size_bytes * 8 / sane_s >= fewest else None

@@ -1,7 +1,8 @@
 """Runs ffmpeg and ffprobe on one opened file: own session, bounded memory, killed as a group at the timeout.
 
-The file is opened here and reaches the program as `/dev/fd/N`: its name, whatever bytes it holds, is never parsed
-(printf patterns, protocols, options, extensions), and what was checked is what is read. Never uses a shell.
+The file is opened here and reaches the program as `/dev/fd/N`: its name, whatever bytes it holds, is never
+parsed (printf patterns, protocols, options, extensions), and what was checked is what is read. Never uses a
+shell.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import stat
 import subprocess
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fcntl import F_SETPIPE_SZ, fcntl
-from typing import Callable, Iterable, Iterator, Protocol, Sequence
+from typing import Protocol
 
 from pipeline.errors import ItemError
 
@@ -72,7 +74,7 @@ class Collected:
 
 @dataclass(slots=True)
 class Log:
-    """What the program said, as it runs: the number of errors, the last of them, samples decoded per stream."""
+    """What the program said, as it runs: number of errors, last errors, samples decoded per stream."""
 
     errors: int = 0
     last: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
@@ -121,12 +123,17 @@ def opened(path: bytes) -> Iterator[int]:
 
 
 def run(
-    argv_for: Callable[[list[str]], list[str]], source_fd: int, takers: Sequence[Taker], log: Log, deadline: float
+    argv_for: Callable[[list[str]], list[str]],
+    source_fd: int,
+    takers: Sequence[Taker],
+    log: Log,
+    deadline: float,
 ) -> int:
-    """Run a program to its end, give its outputs to `takers`, its messages to `log`, and return its exit status.
+    """Run a program to its end, give its outputs to `takers`, its messages to `log`, and return its exit
+    status.
 
-    `argv_for` gets the outputs' names (`pipe:1`, `pipe:N`), in the order of `takers`. `deadline` is on the clock of
-    `time.monotonic`; then the whole process group is killed. Raises TimedOut.
+    `argv_for` gets the outputs' names (`pipe:1`, `pipe:N`), in the order of `takers`. `deadline` is on the
+    clock of `time.monotonic`; then the whole process group is killed. Raises TimedOut.
     """
     pipes = [os.pipe() for _ in (*takers, log)]
     readers, writers = [read for read, _ in pipes], [write for _, write in pipes]
@@ -145,7 +152,7 @@ def run(
         raise
     _close(writers)
     try:
-        _drain(dict(zip(readers, (*takers, log))), deadline)
+        _drain(dict(zip(readers, (*takers, log), strict=True)), deadline)
         return process.wait(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         raise TimedOut from None

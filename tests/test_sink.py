@@ -1,0 +1,579 @@
+"""The sink: every row readable once, at every moment, whatever breaks."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import duckdb
+import polars
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.atomic import write_json_atomic
+from pipeline.errors import JobError, OutputLocked
+from pipeline.ledger import read_ledger
+from pipeline.records import LedgerEntry
+from pipeline.row import ARROW_SCHEMA, VerdictRow
+from pipeline.sink import Sink, lock_output, run_folder, steady_utc
+
+NOON = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+
+
+def make_row(item_id: str, **changes: Any) -> VerdictRow:
+    """Return a row; its floats are exact in float32."""
+    seconds = dict.fromkeys((name for name in VerdictRow.model_fields if name.endswith("_s")), 0.25)
+    values: dict[str, Any] = {
+        **dict.fromkeys(VerdictRow.model_fields),
+        **dict.fromkeys(("audio_tokens", "video_tokens", "frames", "prompt_tokens", "output_tokens"), 4),
+        **dict.fromkeys(("run_id", "job_name", "policy_id", "policy_version", "model", "engine"), "x"),
+        **seconds,
+        "schema_version": 1, "row_id": uuid4().hex, "item_id": item_id, "uri": f"/clips/{item_id}", "source_key": "k",
+        "media_kind": "av", "verdict": "pass", "status": "ok", "degraded": False, "attempts": 1, "sla_s": 60.0,
+        "labels": ({"id": "smoke", "present": True, "confidence": 0.5},), "accel_patches": ("moe",),
+        "rationale": "Ein Pfiff, 然后 \N{FACE WITH TEARS OF JOY}.", "confidence": 0.75, "fingerprint": "f",
+        "admitted_at": NOON, "committed_at": NOON, "sla_met": False,
+    }  # fmt: skip
+    return VerdictRow.model_validate(values | changes)
+
+
+class Hand:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def move(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+def make_sink(folder: Path, run_id: str = "run", rows_per_part: int = 1000, clock: Any = None) -> Sink:
+    return Sink(folder, run_id, rows_per_part=rows_per_part, commit_every_s=2.0, clock=clock)
+
+
+def parts(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("part-*.parquet"))
+
+
+def read(folder: Path) -> dict[str, VerdictRow]:
+    """Return the rows by item; an item with two rows fails."""
+    rows = [
+        VerdictRow(**record) for name in parts(folder) for record in pq.read_table(folder / name).to_pylist()
+    ]
+    found = {row.item_id: row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def entry_of(row: VerdictRow, part: str) -> LedgerEntry:
+    return LedgerEntry(row.row_id, row.source_key, row.fingerprint, row.status, row.reason, row.sla_met, part)
+
+
+def test_a_row_read_back_equals_the_row_that_commit_returned(tmp_path: Path) -> None:
+    sink = make_sink(tmp_path, clock=Hand())
+    sink.add(make_row("a"))
+    sink.add(make_row("b", confidence=None, labels=(), accel_patches=(), media_kind=None, rationale=None))
+    committed = sink.commit()
+    assert read(tmp_path) == {row.item_id: row for row in committed}
+    assert pq.read_schema(tmp_path / parts(tmp_path)[0]).equals(ARROW_SCHEMA, check_metadata=False)
+
+
+def test_rows_are_stamped_when_they_are_committed(tmp_path: Path) -> None:
+    clock = Hand()
+    sink = make_sink(tmp_path, clock=clock)
+    clock.move(59.0)
+    sink.add(make_row("in time"))
+    sink.add(make_row("late", sla_s=59.5))
+    clock.move(1.0)
+    rows = {row.item_id: row for row in sink.commit()}
+    assert [(row.committed_at - NOON).total_seconds() for row in rows.values()] == [60.0, 60.0]
+    assert [row.commit_s for row in rows.values()] == [1.0, 1.0]
+    assert rows["in time"].sla_met
+    assert not rows["late"].sla_met
+
+
+def test_due_counts_down_from_the_oldest_pending_row_and_a_full_part_is_due_at_once(tmp_path: Path) -> None:
+    clock = Hand()
+    sink = make_sink(tmp_path, rows_per_part=2, clock=clock)
+    assert sink.due_in_s() is None
+    sink.add(make_row("a"))
+    clock.move(1.5)
+    assert sink.due_in_s() == 0.5
+    sink.add(make_row("b"))
+    assert sink.due_in_s() == 0.0
+    sink.commit()
+    assert sink.due_in_s() is None
+
+
+def test_the_open_part_grows_and_is_closed_at_its_row_count(tmp_path: Path) -> None:
+    sink = make_sink(tmp_path, rows_per_part=5)
+    for number in range(23):
+        sink.add(make_row(str(number)))
+        if number % 3 == 0 or number > 15:
+            sink.commit()
+    sink.close()
+    assert parts(tmp_path) == [f"part-run-{number:05d}.parquet" for number in range(5)]
+    assert [pq.read_metadata(tmp_path / name).num_rows for name in parts(tmp_path)] == [5, 5, 5, 5, 3]
+    assert list(read(tmp_path)) == [str(number) for number in range(23)]
+    with pytest.raises(ValueError, match="closed"):
+        sink.add(make_row("x"))
+
+
+def test_a_run_never_writes_into_a_part_that_was_there_before_it(tmp_path: Path) -> None:
+    first = make_sink(tmp_path)
+    first.add(make_row("a"))
+    first.close()
+    again = make_sink(tmp_path)
+    again.add(make_row("b"))
+    again.close()
+    assert set(read(tmp_path)) == {"a", "b"}
+    assert len(parts(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"attempts": 2**40}, {"uri": "\udcff"}, {"verdict": None}, {"labels": 7}, {"status": "fine"},
+              {"admitted_at": NOON.replace(tzinfo=None)}]
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_a_row_that_does_not_fit_the_schema_raises_at_add_and_leaves_nothing(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    sink = make_sink(tmp_path)
+    with pytest.raises(ValueError, match="."):
+        sink.add(make_row("a").model_copy(update=wrong))
+    sink.add(make_row("b"))
+    assert [row.item_id for row in sink.commit()] == ["b"]
+
+
+# Replacement
+
+
+def written(folder: Path, count: int, run_id: str = "old") -> dict[str, VerdictRow]:
+    """Fill one part with error rows."""
+    sink = make_sink(folder, run_id)
+    for number in range(count):
+        sink.add(make_row(f"item{number}", status="error", reason="engine_lost", verdict="review"))
+    sink.close()
+    return read(folder)
+
+
+def test_a_new_row_takes_the_old_ones_place_and_the_other_rows_stay_exact(tmp_path: Path) -> None:
+    before = written(tmp_path, 9)
+    ledger = read_ledger(tmp_path)
+    sink = make_sink(tmp_path)
+    for number in (0, 4, 8):
+        old = ledger.latest(f"item{number}")
+        assert old is not None
+        sink.add(make_row(f"item{number}", follows_row_id=old.row_id, fingerprint="g"), old)
+    sink.add(make_row("new"))
+    assert len(sink.commit()) == 4
+    after = read(tmp_path)
+    assert list(after) == [f"item{number}" for number in range(9)] + ["new"]
+    assert [after[name].status for name in list(before)] == ["ok", *["error"] * 3, "ok", *["error"] * 3, "ok"]
+    assert all(after[f"item{number}"] == before[f"item{number}"] for number in (1, 2, 3, 5, 6, 7))
+    assert parts(tmp_path) == ["part-old-00000.parquet", "part-run-00000.parquet"]
+
+
+def test_a_second_row_of_an_item_takes_the_first_ones_place_while_pending_and_in_the_open_part(
+    tmp_path: Path,
+) -> None:
+    sink = make_sink(tmp_path)
+    first, second, third, fourth = (make_row("a", attempts=number) for number in (1, 2, 3, 4))
+    sink.add(first)
+    sink.add(second, entry_of(first, ""))
+    sink.add(make_row("b"))
+    assert [row.attempts for row in sink.commit()] == [2, 1]
+    sink.add(third, entry_of(second, sink.open_part))
+    sink.add(make_row("c"))
+    sink.add(fourth)
+    sink.commit()
+    assert [(row.item_id, row.attempts) for row in read(tmp_path).values()] == [("a", 4), ("b", 1), ("c", 1)]
+    assert sink.pending == 0
+
+
+def test_two_rows_for_one_old_row_leave_one(tmp_path: Path) -> None:
+    written(tmp_path, 2)
+    old = read_ledger(tmp_path).latest("item0")
+    sink = make_sink(tmp_path)
+    sink.add(make_row("item0", attempts=1), old)
+    sink.add(make_row("item0", attempts=2), old)
+    sink.commit()
+    sink.add(make_row("item0", attempts=3), old)
+    sink.commit()
+    assert read(tmp_path)["item0"].attempts == 3
+    assert len(read(tmp_path)) == 2
+
+
+def test_a_row_whose_old_part_is_gone_is_written_all_the_same(tmp_path: Path) -> None:
+    written(tmp_path, 2)
+    old = read_ledger(tmp_path).latest("item0")
+    (tmp_path / "part-old-00000.parquet").unlink()
+    sink = make_sink(tmp_path)
+    sink.add(make_row("item0"), old)
+    sink.close()
+    assert list(read(tmp_path)) == ["item0"]
+
+
+# Failures
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, name: str, when: Callable[..., bool]) -> list[int]:
+    """Let an os function raise ENOSPC whenever `when(*arguments)`; clear the list returned to end it."""
+    real, on = getattr(os, name), [1]
+
+    def failing(*arguments: Any) -> Any:
+        if on and when(*arguments):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*arguments)
+
+    monkeypatch.setattr(os, name, failing)
+    return on
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync"])
+def test_a_failed_write_leaves_the_former_part_and_the_rows_pending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    sink = make_sink(tmp_path)
+    sink.add(make_row("a"))
+    sink.commit()
+    sink.add(make_row("b"))
+    failing = fail_once(monkeypatch, call, lambda *_: True)
+    with pytest.raises(OSError, match="No space left"):
+        sink.commit()
+    assert list(read(tmp_path)) == ["a"]
+    assert sink.pending == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["part-run-00000.parquet"]
+    failing.clear()
+    assert [row.item_id for row in sink.commit()] == ["b"]
+    assert list(read(tmp_path)) == ["a", "b"]
+
+
+def test_a_write_that_came_through_but_was_reported_as_failed_makes_no_duplicate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, 3)
+    old = read_ledger(tmp_path).latest("item1")
+    sink = make_sink(tmp_path, rows_per_part=2)
+    for name in ("a", "b", "c"):
+        sink.add(make_row(name))
+    sink.add(make_row("item1"), old)
+    failing = fail_once(monkeypatch, "fsync", lambda number: os.path.isdir(f"/proc/self/fd/{number}"))
+    with pytest.raises(OSError, match="No space left"):
+        sink.commit()
+    failing.clear()
+    assert sorted(row.item_id for row in sink.commit()) == ["a", "b", "c", "item1"]
+    assert sorted(read(tmp_path)) == ["a", "b", "c", "item0", "item1", "item2"]
+
+
+def test_one_part_that_cannot_be_written_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, 2)
+    old = read_ledger(tmp_path).latest("item1")
+    sink = make_sink(tmp_path)
+    sink.add(make_row("item1"), old)
+    sink.add(make_row("a"))
+    failing = fail_once(monkeypatch, "replace", lambda _, target: "old" in str(target))
+    with pytest.raises(OSError, match="No space left"):
+        sink.commit()
+    assert sink.pending == 1
+    assert [read(tmp_path)[name].status for name in ("item0", "item1", "a")] == ["error", "error", "ok"]
+    failing.clear()
+    assert [row.item_id for row in sink.commit()] == ["a", "item1"]
+
+
+def test_a_damaged_old_part_is_an_os_error_that_names_it(tmp_path: Path) -> None:
+    written(tmp_path, 2)
+    old = read_ledger(tmp_path).latest("item1")
+    (tmp_path / "part-old-00000.parquet").write_bytes(b"PAR1 not really")
+    sink = make_sink(tmp_path)
+    sink.add(make_row("item1"), old)
+    with pytest.raises(OSError, match=r"part-old-00000\.parquet"):
+        sink.commit()
+
+
+def test_a_folder_that_is_gone_is_an_os_error_and_the_rows_stay_pending(tmp_path: Path) -> None:
+    sink = make_sink(tmp_path / "out")
+    sink.add(make_row("a"))
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError):
+        sink.commit()
+    (tmp_path / "elsewhere").rename(tmp_path / "out")
+    sink.commit()
+    assert list(read(tmp_path / "out")) == ["a"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=10)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("may not mount a file system here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True, timeout=10)
+
+
+def test_a_full_disk_loses_nothing_and_the_rows_follow_when_there_is_room(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    sink = make_sink(small_disk)
+    sink.add(make_row("a"))
+    sink.commit()
+    with pytest.raises(OSError, match="No space left"), open(ballast, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    sink.add(make_row("b"))
+    with pytest.raises(OSError, match="No space left"):
+        sink.commit()
+    assert list(read(small_disk)) == ["a"]
+    ballast.unlink()
+    sink.commit()
+    assert list(read(small_disk)) == ["a", "b"]
+
+
+def test_temp_files_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".part-old-00000.parquet.7.tmp", ".hidden", "notes.tmp", "_runs"):
+        (tmp_path / name).touch()
+    make_sink(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "_runs", "notes.tmp"]
+
+
+WRITER = """
+import os, random, signal, sys, time
+from pathlib import Path
+sys.path.insert(0, "tests")
+from test_sink import make_row, make_sink
+from pipeline.ledger import read_ledger
+from pipeline.sink import lock_output
+
+folder, log = Path(sys.argv[1]), os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+def write(run):
+    chance = random.Random(run)
+    with lock_output(folder, run):
+        ledger, sink = read_ledger(folder), make_sink(folder, run, rows_per_part=40)
+        for number in range(100_000):
+            old = ledger.latest(f"item{number}")
+            if old is not None and old.status != "error":
+                continue
+            fails = chance.random() < 0.3
+            outcome = {"status": "error", "reason": "engine_lost"} if fails else {}
+            sink.add(make_row(f"item{number}", **outcome), old)
+            if chance.random() < 0.2:
+                rows = sink.commit()
+                os.write(log, "".join(f"{row.item_id}\\n" for row in rows).encode())
+
+for line in sys.stdin:
+    run, wait = line.split()
+    child = os.fork()
+    if child == 0:
+        write(run)
+        os._exit(0)
+    time.sleep(float(wait))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    print("killed", flush=True)
+"""
+
+
+def test_a_writer_killed_at_random_moments_leaves_every_committed_row_there_once(tmp_path: Path) -> None:
+    folder, log, chance = tmp_path / "out", tmp_path / "log", random.Random(7)
+    command = [sys.executable, "-c", WRITER, str(folder), str(log)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=Path(__file__).parents[1], **pipes) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        seen: dict[str, VerdictRow] = {}
+        for run in range(8):
+            print(f"run{run:02d}", chance.uniform(0.05, 0.35), file=writer.stdin, flush=True)
+            assert writer.stdout.readline() == "killed\n"
+            rows = read(folder)
+            committed = set(log.read_text().split()) if log.exists() else set()
+            assert committed <= set(rows)
+            assert set(seen) <= set(rows)
+            assert all(rows[name] == row for name, row in seen.items() if row.status == "ok")
+            seen = rows
+        writer.stdin.close()
+    assert len(seen) > 100
+    assert {row.status for row in seen.values()} == {"ok", "error"}
+
+
+# Readers
+
+
+def test_a_reader_that_has_half_opened_the_former_part_can_go_on(tmp_path: Path) -> None:
+    written(tmp_path, 30)
+    ledger, sink = read_ledger(tmp_path), make_sink(tmp_path)
+    for number in range(25):
+        sink.add(make_row(f"item{number}"), ledger.latest(f"item{number}"))
+        sink.add(make_row(f"new{number}"))
+        former = {
+            name: (
+                pq.read_metadata(tmp_path / name),
+                pq.read_table(tmp_path / name),
+                (tmp_path / name).stat().st_size,
+            )
+            for name in parts(tmp_path)
+        }
+        sink.commit()
+        for name, (footer, table, size) in former.items():
+            after = (tmp_path / name).read_bytes()
+            assert pq.ParquetFile(pa.BufferReader(after), metadata=footer).read().equals(table)
+            assert pq.read_table(pa.BufferReader(after[:size])) in (table, pq.read_table(tmp_path / name))
+    assert len(read(tmp_path)) == 55
+
+
+def test_a_part_stays_below_six_times_its_rows(tmp_path: Path) -> None:
+    sink = make_sink(tmp_path)
+    for number in range(200):
+        sink.add(make_row(str(number)))
+        if number % 10 == 0:
+            sink.commit()
+            part = tmp_path / sink.open_part
+            pq.write_table(pq.read_table(part), tmp_path / "plain", compression="zstd")
+            assert part.stat().st_size < 6 * (tmp_path / "plain").stat().st_size
+
+
+def _pyarrow_items(folder: Path) -> list[str]:
+    columns = pyarrow.dataset.dataset(folder, format="parquet").to_table(columns=["item_id", "rationale"])
+    return list(columns.column("item_id").to_pylist())
+
+
+def _duckdb_items(folder: Path) -> list[str]:
+    with duckdb.connect() as connection:
+        query = f"select item_id, rationale from read_parquet('{folder}/*.parquet')"
+        return [name for name, _ in connection.execute(query).fetchall()]
+
+
+def _polars_items(folder: Path) -> list[str]:
+    return list(polars.read_parquet(folder / "*.parquet", columns=["item_id", "rationale"])["item_id"])
+
+
+@pytest.mark.parametrize("reader", [_pyarrow_items, _duckdb_items, _polars_items])
+def test_readers_never_see_a_half_file_a_duplicate_or_a_falling_count(
+    tmp_path: Path, reader: Callable[[Path], list[str]]
+) -> None:
+    written(tmp_path, 30)
+    ledger, sink = read_ledger(tmp_path), make_sink(tmp_path, rows_per_part=60)
+    over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not over.is_set():
+            for _ in range(5):
+                sink.add(make_row(f"item{number}"), ledger.latest(f"item{number}"))
+                number += 1
+            sink.commit()
+            time.sleep(0.1)  # the shortest output.commit_every_s
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        count = 0
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end or count <= 30:
+            items = reader(tmp_path)
+            assert len(items) == len(set(items))
+            assert len(items) >= max(count, 30)
+            count = len(items)
+    finally:
+        over.set()
+        thread.join()
+    assert not thread.is_alive()
+
+
+def test_rows_may_be_added_while_another_thread_commits(tmp_path: Path) -> None:
+    sink = make_sink(tmp_path, rows_per_part=70)
+    over = threading.Event()
+    committed: list[VerdictRow] = []
+
+    def write() -> None:
+        while not over.is_set():
+            committed.extend(sink.commit())
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    for number in range(400):
+        sink.add(make_row(f"item{number}"))
+    over.set()
+    thread.join()
+    committed.extend(sink.close())
+    assert sorted(row.item_id for row in committed) == sorted(f"item{number}" for number in range(400))
+    assert len(read(tmp_path)) == 400
+
+
+# Lock and run folder
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from pipeline.sink import lock_output
+with lock_output(Path(sys.argv[1]), "other-run"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_lock_held_by_another_process_names_it_and_is_free_when_that_dies(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with (
+            pytest.raises(OutputLocked, match=rf"run other-run, process {holder.pid} on host .+, for 0:0"),
+            lock_output(tmp_path, "mine"),
+        ):
+            pass  # fmt: skip
+        holder.kill()
+    with lock_output(tmp_path, "mine") as former:
+        assert former is not None
+        assert former["run_id"] == "other-run"
+        assert json.loads((tmp_path / "_runs" / "lock").read_text())["pid"] == os.getpid()
+    with lock_output(tmp_path, "next") as former:
+        assert former is None
+
+
+def test_an_output_that_cannot_be_a_folder_is_a_job_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JobError, match=r"output\.path"), lock_output(tmp_path / "file", "run"):
+        pass
+
+
+def test_a_run_has_a_folder_that_readers_skip(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "run7")
+    assert folder == tmp_path / "_runs" / "run7"
+    write_json_atomic(folder / "run.json", {"name": "caf\u00e9 \udcff"})
+    assert json.loads((folder / "run.json").read_text()) == {"name": "caf\u00e9 \udcff"}
+    sink = make_sink(tmp_path)
+    sink.add(make_row("a"))
+    sink.close()
+    assert _pyarrow_items(tmp_path) == ["a"]
+
+
+def test_the_steady_clock_tells_utc_and_does_not_follow_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = steady_utc()
+    assert abs((clock() - datetime.now(UTC)).total_seconds()) < 1
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    assert abs((clock() - datetime.now(UTC)).total_seconds()) < 1
+    assert pa.scalar(clock(), pa.timestamp("us", tz="UTC")).as_py().tzinfo is not None
