@@ -103,5 +103,5 @@ lock: $(INSTALLED) ## renew the pinned list from pyproject.toml (needs an index 
 	@UV_FIND_LINKS="$$(echo $$PIP_FIND_LINKS | tr ' ' ',')" UV_DEFAULT_INDEX="$$PIP_INDEX_URL" UV_INDEX="$$PIP_EXTRA_INDEX_URL" \
 	    $(VENV)/bin/uv pip compile pyproject.toml --extra cpu --extra dev --python-version 3.11 --index-strategy unsafe-best-match \
 	    --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet $(LOCK_FLAGS) -o $(VENV)/lock.txt
-	@{ grep '^#' $(LOCK); sed 's/^\(torch==[^+]*\)+cpu/\1/' $(VENV)/lock.txt; } >$(LOCK).new && mv $(LOCK).new $(LOCK)
-	@rm $(VENV)/lock.txt
+	@{ grep '^#' $(LOCK); sed 's/^\(torch==[^+]*\)+cpu/\1/' $(VENV)/lock.txt; } >$(VENV)/lock.new
+	@cmp -s $(VENV)/lock.new $(LOCK) || cp $(VENV)/lock.new $(LOCK)

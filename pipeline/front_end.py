@@ -19,7 +19,7 @@ from pipeline.job import FrontEnd as FrontEndSettings
 from pipeline.job import Media
 from pipeline.media.decode import decode
 from pipeline.media.plan import plan
-from pipeline.media.probe import check_file, probe
+from pipeline.media.probe import check_file, measured_duration_s, probe
 from pipeline.policy import Policy
 from pipeline.prompt import Renderer, expected_tokens
 from pipeline.records import (
@@ -85,6 +85,12 @@ class FrontEnd:
         digest = work.timed("fetch_s", lambda: _fetch(item.path))
         work.learn(content_sha256=digest)
         facts = work.timed("probe_s", lambda: probe(item.path, work.at_most(limits.probe_timeout_s)))
+        if facts.duration_s is None and facts.kind != "image":
+            # Live recordings carry no length; without it there is no frame rate to choose.
+            measured_s = work.timed(
+                "probe_s", lambda: measured_duration_s(item.path, facts, work.at_most(limits.probe_timeout_s))
+            )
+            facts = replace(facts, duration_s=measured_s)
         work.learn(facts=facts, duration_s=facts.duration_s)
         chosen = work.timed("plan_s", lambda: plan(facts, self._setup.media, self._setup.token_budget))
         work.learn(plan=chosen, coverage=chosen.coverage)
@@ -122,7 +128,8 @@ class _Work:
         try:
             return step()
         finally:
-            phases = replace(self.prepared.phases, **{phase: time.monotonic() - started})
+            spent_s = (getattr(self.prepared.phases, phase) or 0.0) + time.monotonic() - started
+            phases = replace(self.prepared.phases, **{phase: spent_s})
             self.prepared = replace(self.prepared, phases=phases)
 
     def learn(self, **facts: Any) -> None:

@@ -44,7 +44,7 @@ class Output(Settings):
     on_change: Literal["stop", "append", "rewrite"] = "stop"
     """If the folder holds rows of another policy, model or settings: stop, add rows that name the row they follow,
     or put the new rows in the old ones' place."""
-    commit_every_s: float = Field(default=2.0, ge=0.1, le=30)
+    commit_every_s: float = Field(default=2.0, ge=0.5, le=30)
     """Longest time a finished row waits before it can be read, seconds."""
     rows_per_part: int = Field(default=20_000, ge=1)
     """A part is closed at this many rows."""

@@ -203,16 +203,14 @@ def read_ledger(folder: Path) -> Ledger:
             with pq.ParquetFile(path) as file:
                 if not file.schema_arrow.equals(ARROW_SCHEMA):
                     raise JobError(
-                        f"{path} has other columns than this version writes; move it away, "
-                        "or use another output.path"
+                        f"{path} has other columns than this version writes; move it away, or use another output.path"
                     )
                 for batch in file.iter_batches(batch_size=65_536, columns=_COLUMNS + _DESCRIBING):
                     ledger._add(batch)
         except (pa.ArrowException, OSError) as error:
             cause = str(error).splitlines()[0]
             raise JobError(
-                f"{path} cannot be read ({cause}); restore it, "
-                "or move it away (its items are then screened again)"
+                f"{path} cannot be read ({cause}); restore it, or move it away (its items are then screened again)"
             ) from None
     return ledger
 
@@ -264,9 +262,7 @@ def _retryable(entry: LedgerEntry) -> bool:
     return entry.status == "deadline" or reason is None or reason.retryable
 
 
-def decide(
-    item: Item, ledger: Ledger, fingerprint: str, on_change: OnChange, retry: Retry = "errors"
-) -> Todo | Skip:
+def decide(item: Item, ledger: Ledger, fingerprint: str, on_change: OnChange, retry: Retry = "errors") -> Todo | Skip:
     """Return what is to be done about an item, given the rows there are.
 
     A good row stays when its file cannot be found any more: an unmounted disk must not turn verdicts into

@@ -177,9 +177,7 @@ class Sink:
             number += 1
         return _Part(number, name)
 
-    def _sort(
-        self, batch: list[_Pending]
-    ) -> tuple[list[_Pending], dict[int, _Pending], dict[str, list[_Pending]]]:
+    def _sort(self, batch: list[_Pending]) -> tuple[list[_Pending], dict[int, _Pending], dict[str, list[_Pending]]]:
         """Return the rows that are new, those for a place in the open part, and those for older parts."""
         staged: dict[_Key, _Pending] = {}
         for item in batch:
@@ -318,8 +316,8 @@ def _write_part(path: Path, table: Any) -> None:
 def _around(table: Any, former: bytes, start: int, end: int) -> bytes:
     """Return a Parquet file of the table that also serves a reader who has half-opened the former one.
 
-    Polars and DuckDB ask for a file's size, footer and columns by its path, one after the other, and may meet two
-    versions. So the former columns (`start` to `end`) stay where they are, the new ones go before or after them,
+    Polars and DuckDB ask for a file's size, footer and columns by its path, one after the other, and may meet
+    two versions. So the former columns (`start` to `end`) stay where they are, the new go before or after them,
     and the file keeps its size or else keeps the former footer too. It stays below six times its rows.
     """
     size = len(former)
@@ -344,7 +342,7 @@ def _filled(content: bytes, footer: bytes, size: int) -> bytes:
 
 
 def _encoded(table: Any, start: int) -> tuple[bytes, bytes]:
-    """Return the columns of a Parquet file as they must stand at `start` (0 includes the magic), and its footer."""
+    """Return a Parquet file's columns as they must stand at `start` (at 0 with the magic), and its footer."""
     buffer = pa.BufferOutputStream()
     writer = pq.ParquetWriter(buffer, ARROW_SCHEMA, compression="zstd", use_dictionary=_REPEATING)
     buffer.write(bytes(max(0, start - buffer.tell())))
@@ -385,9 +383,7 @@ def lock_output(folder: Path, run_id: str) -> Iterator[dict[str, Any] | None]:
     except BlockingIOError:
         raise OutputLocked(f"the output {folder} is held by another run: {_told(_holder(path))}") from None
     except OSError as error:
-        raise JobError(
-            f"output.path: {folder} cannot be locked for writing: {error.strerror or error}"
-        ) from None
+        raise JobError(f"output.path: {folder} cannot be locked for writing: {error.strerror or error}") from None
     with os.fdopen(file, "r+b") as lock:
         former = _holder(path)
         holder = {

@@ -10,6 +10,7 @@ import csv
 import fnmatch
 import hashlib
 import json
+import math
 import os
 import re
 import unicodedata
@@ -130,9 +131,7 @@ def _unique(named: Iterable[_Named]) -> Iterator[tuple[str, _Named]]:
         key = None if entry.id is None else id_key(entry.id)
         if digest in given:
             if entry.where and given[digest] != key:
-                raise JobError(
-                    f"{entry.where}: {uri} is listed twice with different ids; give a recording one id"
-                )
+                raise JobError(f"{entry.where}: {uri} is listed twice with different ids; give a recording one id")
             continue
         if key is not None:
             # A given id may look like the derived id of another recording, for instance after a file moved.
@@ -141,9 +140,7 @@ def _unique(named: Iterable[_Named]) -> Iterator[tuple[str, _Named]]:
         else:
             taken = owners.get(digest, digest) != digest
         if taken:
-            raise JobError(
-                f'{entry.where or uri}: the id "{entry.id or digest.hex()}" belongs to two recordings'
-            )
+            raise JobError(f'{entry.where or uri}: the id "{entry.id or digest.hex()}" belongs to two recordings')
         given[digest] = key
         yield uri, entry
 
@@ -221,9 +218,7 @@ def _entries(folder: bytes) -> list[_Found]:
     """Return what a folder holds, sorted by name: real folders, files, and links to what is no folder."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(
-                _Found(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries if _taken(entry)
-            )
+            return sorted(_Found(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries if _taken(entry))
     except (FileNotFoundError, NotADirectoryError):
         return []  # removed while being listed
     except OSError:
@@ -289,9 +284,7 @@ def _check_path(text: str, source: Source) -> None:
     if next(_files(path, _Filters(source)), None) is not None:
         return
     if os.path.isdir(path):
-        raise JobError(
-            f"source.paths: {shown} holds no file that source.include and source.exclude let through"
-        )
+        raise JobError(f"source.paths: {shown} holds no file that source.include and source.exclude let through")
     raise JobError(f"source.paths: {shown} matches no file")
 
 
@@ -397,9 +390,7 @@ def _local_path(uri: Any, folder: bytes, where: str) -> bytes:
     address = _FILE_SCHEME.fullmatch(uri)
     scheme = _SCHEME.match(uri)
     if address is None and scheme:
-        raise JobError(
-            f'{where}: only local files are supported yet, not the scheme "{scheme[1]}://" of {uri!r}'
-        )
+        raise JobError(f'{where}: only local files are supported yet, not the scheme "{scheme[1]}://" of {uri!r}')
     if address and (address["host"] or "localhost").lower() != "localhost":
         raise JobError(f"{where}: {uri!r} lies on another host; only local files are supported yet")
     try:
@@ -413,7 +404,7 @@ def _local_path(uri: Any, folder: bytes, where: str) -> bytes:
 
 def _text_id(given: Any, where: str) -> str | None:
     """Return a manifest's id as text, None if the row has none. Raises JobError."""
-    if given is None or given != given or given == "":
+    if given is None or given == "" or (isinstance(given, float) and math.isnan(given)):
         return None
     if isinstance(given, bool) or not isinstance(given, (str, int, float)):
         raise JobError(f"{where}: id must be text or a number, not {type(given).__name__}")

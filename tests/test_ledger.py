@@ -14,7 +14,17 @@ import pytest
 
 from pipeline.errors import REASONS, JobError
 from pipeline.ledger import (
-    Ledger, OnChange, Retry, Skip, Todo, check_fingerprints, decide, describe, is_done, is_good, read_ledger
+    Ledger,
+    OnChange,
+    Retry,
+    Skip,
+    Todo,
+    check_fingerprints,
+    decide,
+    describe,
+    is_done,
+    is_good,
+    read_ledger,
 )  # fmt: skip
 from pipeline.records import Item, LedgerEntry, Status
 from pipeline.row import ARROW_SCHEMA
@@ -55,9 +65,7 @@ def test_an_absent_or_empty_folder_is_an_empty_ledger(tmp_path: Path) -> None:
 
 
 def test_every_row_is_found_with_its_part(tmp_path: Path) -> None:
-    write_part(
-        tmp_path, "part-1.parquet", a_row("a", "r1"), a_row("b", "r2", status="error", reason="deadline")
-    )
+    write_part(tmp_path, "part-1.parquet", a_row("a", "r1"), a_row("b", "r2", status="error", reason="deadline"))
     write_part(tmp_path, "part-0.parquet", a_row("c", "r\u00e9", sla_met=False, source_key="other"))
     ledger = read_ledger(tmp_path)
     assert ledger.rows() == 3
@@ -94,28 +102,23 @@ def test_two_rows_of_one_item_and_fingerprint_are_a_job_error_that_names_both_pa
 def test_a_damaged_or_foreign_part_is_a_job_error_that_names_it(tmp_path: Path) -> None:
     part = tmp_path / "part-1.parquet"
     pq.write_table(pa.table({"a": [1]}), part)
-    with pytest.raises(
-        JobError, match=r"part-1\.parquet has other columns than this version writes; move it away"
-    ):
+    with pytest.raises(JobError, match=r"part-1\.parquet has other columns than this version writes; move it away"):
         read_ledger(tmp_path)
     write_part(tmp_path, "part-1.parquet", a_row("a", "r1"))
     whole = part.read_bytes()
     for broken in (b"", b"PAR1", whole[:-40], whole[: len(whole) // 2]):
         part.write_bytes(broken)
-        with pytest.raises(
-            JobError, match=r"part-1\.parquet cannot be read \(.+\); restore it, or move it away"
-        ):
+        with pytest.raises(JobError, match=r"part-1\.parquet cannot be read \(.+\); restore it, or move it away"):
             read_ledger(tmp_path)
 
 
 def test_a_large_ledger_loads_fast_in_bounded_memory(tmp_path: Path) -> None:
     count, per_part = 200_000, 50_000
+    filler = {field.name: pa.array([_FILLING.get(field.type, [])] * per_part, field.type) for field in ARROW_SCHEMA}
+    filler |= {"status": pa.array(["ok"] * per_part)}
     for first in range(0, count, per_part):
         ids = [f"{number:032x}" for number in range(first, first + per_part)]
-        columns = {field.name: pa.array([_FILLING.get(field.type, [])] * per_part, field.type)
-                   for field in ARROW_SCHEMA}  # fmt: skip
-        columns |= {"item_id": pa.array(ids), "row_id": pa.array(ids), "source_key": pa.array(ids)}
-        columns |= {"status": pa.array(["ok"] * per_part)}
+        columns = filler | dict.fromkeys(("item_id", "row_id", "source_key"), pa.array(ids))
         pq.write_table(pa.table(columns, schema=ARROW_SCHEMA), tmp_path / f"part-{first}.parquet")
     start = monotonic()
     ledger = read_ledger(tmp_path)
@@ -220,9 +223,7 @@ def test_what_is_to_be_done_follows_from_the_items_rows(
 
 
 def test_rows_of_another_fingerprint_stop_a_run_unless_the_job_says_what_then(ledger: Ledger) -> None:
-    with pytest.raises(
-        JobError, match=r"2 rows of policy x version x, model x\. This run: policy y.*append.*rewrite"
-    ):
+    with pytest.raises(JobError, match=r"2 rows of policy x version x, model x\. This run: policy y.*append.*rewrite"):
         check_fingerprints(ledger, "f", "stop", describe("y", "2", "m"))
     with pytest.raises(JobError, match="with other media, answer or engine settings"):
         check_fingerprints(ledger, "f", "stop", describe("x", "x", "x"))

@@ -108,9 +108,7 @@ def test_overlapping_paths_list_a_recording_once(tmp_path: Path) -> None:
     assert names(tmp_path, "b/c.mp4", "", "**/*", "b/./../b/c.mp4") == ["b/c.mp4", "a.mp4"]
 
 
-def test_a_folder_that_cannot_be_read_becomes_an_item(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_read_becomes_an_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, "a.mp4", "locked/b.mp4")
     real = os.scandir
 
@@ -213,11 +211,14 @@ def test_names_that_are_no_utf8_are_listed(tmp_path: Path) -> None:
 
 def test_a_manifest_takes_absolute_relative_and_file_uris(tmp_path: Path) -> None:
     fill(tmp_path, "a b.mp4", "sub/c.mp4")
-    content = "\ufeffuri,id,note\r\n" + "".join(
-        f"{uri},{given_id},x\r\n"
-        for uri, given_id in (("a b.mp4", "1"), ("./sub/../sub/c.mp4", ""), (f"file://{tmp_path}/a%20b.mp4", "1"),
-                              ("FILE://localhost/d.mp4", "4"), ('"/e,f.mp4"', "5"))
-    )  # fmt: skip
+    rows = [
+        "a b.mp4,1",
+        "./sub/../sub/c.mp4,",
+        f"file://{tmp_path}/a%20b.mp4,1",
+        "FILE://localhost/d.mp4,4",
+        '"/e,f.mp4",5',
+    ]
+    content = "\ufeffuri,id,note\r\n" + "".join(f"{row},x\r\n" for row in rows)
     listed = from_manifest(tmp_path, "list.csv", content)
     assert [uri for _, uri in listed] == [
         f"{tmp_path}/a b.mp4",
@@ -238,6 +239,13 @@ def test_the_three_kinds_of_manifest_list_the_same(tmp_path: Path) -> None:
     assert [(i.item_id, i.uri) for i in list_items(Source(manifest=tmp_path / "list.parquet"))] == expected
 
 
+def test_a_row_whose_id_is_null_or_nan_gets_a_derived_one(tmp_path: Path) -> None:
+    for number, ids in enumerate(([None, 1.5], [float("nan"), 1.5])):
+        pq.write_table(pa.table({"uri": ["a", "b"], "id": pa.array(ids, pa.float64())}), tmp_path / f"{number}.parquet")
+        listed = list(list_items(Source(manifest=tmp_path / f"{number}.parquet")))
+        assert [len(item.item_id) for item in listed] == [32, 3]
+
+
 def test_names_that_are_no_utf8_can_stand_in_manifests(tmp_path: Path) -> None:
     expected = f"file://{tmp_path}/caf%E9"
     pq.write_table(pa.table({"uri": [b"caf\xe9"]}), tmp_path / "list.parquet")
@@ -247,9 +255,7 @@ def test_names_that_are_no_utf8_can_stand_in_manifests(tmp_path: Path) -> None:
 
 def test_a_recording_in_the_manifest_and_a_path_keeps_the_manifests_id(tmp_path: Path) -> None:
     fill(tmp_path, "clips/a.mp4", "clips/b.mp4")
-    listed = from_manifest(
-        tmp_path, "list.jsonl", '{"uri": "clips/b.mp4", "id": "b"}', str(tmp_path / "clips")
-    )
+    listed = from_manifest(tmp_path, "list.jsonl", '{"uri": "clips/b.mp4", "id": "b"}', str(tmp_path / "clips"))
     assert [uri.removeprefix(f"{tmp_path}/clips/") for _, uri in listed] == ["b.mp4", "a.mp4"]
     assert listed[0][0] == "b"
 

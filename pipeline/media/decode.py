@@ -15,7 +15,7 @@ import ffmpeg
 import numpy as np
 
 from pipeline.errors import ItemError
-from pipeline.media.plan import FRAMES_PER_GRID, padded_samples
+from pipeline.media.plan import FRAMES_PER_GRID, heard_samples, padded_samples
 from pipeline.media.probe import common_start_s
 from pipeline.media.process import Log, Sink, TimedOut, opened, run
 from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, Window
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _MORE_S = 0.5
 """Read this far past the claimed end, to notice a recording that goes on."""
 _SHORT_SHARE = 0.9
+_TAIL_S = 0.2
 _SILENT_PEAK = 1e-4
 _SMALLEST_GAP_S = 0.04
 _STAMPED_BY_COUNT = frozenset({"aac", "ac3", "amr", "eac3", "flac", "mp3", "wav"})
@@ -220,7 +221,10 @@ def _heard(passes: list[_Pass], reader: _Reader) -> tuple[NDArray[np.float32], l
             pcms = single
             warnings.append("The channels cancel each other out; the first one is heard alone.")
     lengths = [round(window.duration_s * SAMPLE_RATE_HZ) for window in plan.windows]
-    lengths[-1] = min(max(len(pcms[-1]), 1), padded_samples(lengths[-1]) if len(lengths) == 1 else lengths[-1])
+    if len(lengths) == 1:
+        lengths = [_length(len(pcms[0]), lengths[0], heard_samples(reader.facts, plan.windows))]
+    else:
+        lengths[-1] = min(max(len(pcms[-1]), 1), lengths[-1])
     pcm = np.zeros(padded_samples(sum(lengths)), np.float32)
     at = 0
     for part, length in zip(pcms, lengths, strict=True):
@@ -239,6 +243,13 @@ def _heard(passes: list[_Pass], reader: _Reader) -> tuple[NDArray[np.float32], l
     return pcm, warnings
 
 
+def _length(found: int, window: int, planned: int) -> int:
+    """Return a whole recording's length in samples: what was found, or what was planned if hardly anything lacks."""
+    if planned - _TAIL_S * SAMPLE_RATE_HZ <= found < planned + _TAIL_S * SAMPLE_RATE_HZ:
+        return planned  # encoders' padding, and sound that ends a moment before or after its claim
+    return min(max(found, 1), padded_samples(window))
+
+
 def _seen(passes: list[_Pass], plan: Plan) -> NDArray[np.uint8]:
     """Return the windows' frames end to end, on an even clock: what a window lacks is its last frame,
     repeated."""
@@ -248,7 +259,9 @@ def _seen(passes: list[_Pass], plan: Plan) -> NDArray[np.uint8]:
         return passes[0].frames
     each = plan.frames // len(plan.windows)
     last_found = max(index for index, part in enumerate(passes) if len(part.frames))
-    counts = [each] * last_found + [math.ceil(len(passes[last_found].frames) / FRAMES_PER_GRID) * FRAMES_PER_GRID]
+    paired = math.ceil(len(passes[last_found].frames) / FRAMES_PER_GRID) * FRAMES_PER_GRID
+    # The last frame stays on screen where pictures end a moment before the recording does.
+    counts = [each] * last_found + [each if each - paired <= FRAMES_PER_GRID else paired]
     if len(passes) == 1 and counts[0] == len(passes[0].frames):
         return passes[0].frames
     shown = next(part.frames[0] for part in passes if len(part.frames))

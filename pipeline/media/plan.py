@@ -8,11 +8,10 @@ frame size, recording time (evenly spread windows instead of the whole).
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from pipeline.errors import ItemError
 from pipeline.job import Media
-from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, VideoStream, Window
+from pipeline.records import SAMPLE_RATE_HZ, MediaFacts, Plan, VideoStream, Window
 
 PATCH_PIXELS = 32
 """Side of one prompt token's square: patch size 16, spatial merge 2."""
@@ -98,22 +97,6 @@ def plan(facts: MediaFacts, media: Media, token_budget: int) -> Plan:
     whole = facts.duration_s is None or budget.fits(facts.duration_s)
     looked_at_s = facts.duration_s if whole and facts.duration_s is not None else longest_s
     return _sound_only(facts, looked_at_s, whole) if facts.video is None else budget.with_frames(looked_at_s, whole)
-
-
-def observed(plan: Plan, decoded: Decoded) -> Plan:
-    """Return the plan as it came true: the frames, tokens and share of the recording that were really
-    decoded."""
-    frames, planned_s = len(decoded.frames), sum(window.duration_s for window in plan.windows)
-    share = min(1.0, decoded.decoded_s / planned_s) if plan.duration_known and planned_s > 0 else 1.0
-    one = image_tokens(plan.width, plan.height)
-    return replace(
-        plan,
-        audio=decoded.pcm.size > 0,
-        frames=frames,
-        audio_tokens=audio_tokens(decoded.pcm.size) if decoded.pcm.size else 0,
-        video_tokens=one if frames == 1 else frames // FRAMES_PER_GRID * one,
-        coverage=plan.coverage * share,
-    )
 
 
 def _image(picture: VideoStream, media: Media, token_budget: int) -> Plan:
@@ -214,7 +197,7 @@ class _Budget:
             frame_rate_hz=FRAMES_PER_GRID / grid_s,
             width=width,
             height=height,
-            audio_tokens=self._audio_tokens(window_samples(windows) / SAMPLE_RATE_HZ),
+            audio_tokens=audio_tokens(heard_samples(self.facts, windows)) if self.facts.audio is not None else 0,
             video_tokens=video_tokens(frames, width, height),
             coverage=_coverage(windows, self.facts.duration_s),
         )
@@ -257,6 +240,16 @@ def _spread(count: int, length_s: float, duration_s: float) -> tuple[Window, ...
 def window_samples(windows: tuple[Window, ...]) -> int:
     """Return the samples at 16 kHz in all windows together."""
     return sum(round(window.duration_s * SAMPLE_RATE_HZ) for window in windows)
+
+
+def heard_samples(facts: MediaFacts, windows: tuple[Window, ...]) -> int:
+    """Return the samples at 16 kHz of the sound in the windows: in one whole window a track may end before it."""
+    samples = window_samples(windows)
+    audio, video = facts.audio, facts.video
+    if audio is None or audio.duration_s is None or video is None or len(windows) > 1:
+        return samples
+    end_s = audio.start_s + audio.duration_s - min(audio.start_s, video.start_s) - windows[0].start_s
+    return min(samples, max(1, round(end_s * SAMPLE_RATE_HZ)))
 
 
 def _coverage(windows: tuple[Window, ...], duration_s: float | None) -> float:

@@ -1,0 +1,145 @@
+"""What is wrong is said in one message, before anything is started, with the exit code of the contract."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.sink import lock_output
+from tests.end_to_end.conftest import ROOT, Workplace
+
+
+@pytest.fixture
+def ready(workplace: Workplace) -> Workplace:
+    workplace.take("picture.jpg")
+    return workplace
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"source": {"paths": ["nowhere"]}}, "source.paths: "),
+        ({"source": {"paths": ["clips/*.mkv"]}}, "matches no file"),
+        ({"source": {"manifest": "list.csv"}}, "source.manifest: "),
+        ({"polcy": "x"}, 'did you mean "policy"?'),
+        ({"policy": "nowhere.yaml"}, "policy "),
+        ({"model": {"path": "nowhere"}}, "holds no checkpoint"),
+        ({"model": {"path": "clips"}}, "holds no checkpoint"),
+        ({"engine": {"max_model_len": 1024}}, "engine.max_model_len 1024 leaves"),
+        ({"engine": {"max_model_len": 8192, "max_num_seq": 8}}, 'did you mean "max_num_seqs"?'),
+    ],
+)
+def test_a_wrong_job_is_refused_with_exit_code_2_and_one_line(
+    ready: Workplace, sections: dict[str, Any], message: str
+) -> None:
+    run = ready.run(ready.write_job(**sections))
+    assert run.code == 2
+    assert message in run.said
+    assert run.said.count("\n") == 1
+    assert not ready.output.exists()
+
+
+def test_an_empty_folder_is_refused(workplace: Workplace) -> None:
+    workplace.clips.mkdir()
+    run = workplace.run(workplace.write_job())
+    assert run.code == 2
+    assert "holds no file" in run.said
+
+
+def test_an_unreadable_policy_is_refused_by_name(ready: Workplace) -> None:
+    (ready.folder / "broken.yaml").write_text("id: [", encoding="utf-8")
+    run = ready.run(ready.write_job(policy="broken.yaml"))
+    assert run.code == 2
+    assert "broken.yaml is not valid YAML" in run.said
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(ready: Workplace) -> None:
+    (ready.folder / "other").mkdir()
+    config = ready.folder / "other" / "config.json"
+    config.write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}), encoding="utf-8")
+    run = ready.run(ready.write_job(model={"path": "other"}))
+    assert run.code == 2
+    assert "no Qwen3-Omni checkpoint" in run.said
+    config.write_text(json.dumps({"architectures": ["Qwen3OmniMoeForConditionalGeneration"]}), encoding="utf-8")
+    assert "holds no weights" in ready.run(ready.write_job(model={"path": "other"})).said
+
+
+def test_an_output_held_by_another_run_is_refused_with_exit_code_3(ready: Workplace) -> None:
+    with lock_output(ready.output, "other-run"):
+        run = ready.run(ready.write_job())
+    assert run.code == 3
+    assert str(os.getpid()) in run.said
+
+
+def test_an_output_that_cannot_be_made_is_refused(ready: Workplace) -> None:
+    (ready.folder / "file").write_text("x", encoding="utf-8")
+    run = ready.run(ready.write_job(output={"path": "file/out"}))
+    assert run.code == 2
+    assert "output.path" in run.said
+
+
+def test_a_dry_run_prints_job_items_and_plans_and_writes_nothing(ready: Workplace) -> None:
+    ready.take("telescope_mirror.mp4", "broken.mp4")
+    run = ready.run(ready.write_job(), "--dry-run", "--set", "media.video.max_rate_hz=1")
+    assert run.code == 0
+    resolved = yaml.safe_load(run.said.split("\n\n")[0])
+    assert resolved["media"]["video"]["max_rate_hz"] == 1
+    assert resolved["sla"]["per_item_s"] == 60.0
+    assert "3 items, 3 to be screened" in run.said
+    assert "av (" in run.said and "audio tokens" in run.said
+    assert "image (" in run.said
+    assert "error not_media" in run.said
+    assert not ready.output.exists()
+
+
+def test_a_dry_run_and_the_help_load_none_of_torch_vllm_and_ray(ready: Workplace) -> None:
+    code = (
+        "import sys, runpy\n"
+        "sys.argv = ['run_batch.py', *sys.argv[1:]]\n"
+        f"try: runpy.run_path({str(ROOT / 'run_batch.py')!r}, run_name='__main__')\n"
+        "except SystemExit as ended: assert not ended.code, ended.code\n"
+        "print('LOADED', sorted({'torch', 'vllm', 'ray', 'transformers'} & set(sys.modules)))\n"
+    )
+    for arguments in ([str(ready.write_job()), "--dry-run"], ["--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+def test_without_the_packages_the_message_says_how_to_get_them(tmp_path: Path) -> None:
+    for name in ("run_batch.py", "pipeline"):
+        source = ROOT / name
+        copy = shutil.copytree if source.is_dir() else shutil.copyfile
+        ignore = {"ignore": shutil.ignore_patterns("checkpoint", "__pycache__")} if source.is_dir() else {}
+        copy(source, tmp_path / name, **ignore)  # type: ignore[operator]
+    base = Path(sys.base_prefix) / "bin" / "python3"
+    done = subprocess.run(
+        [str(base), "-E", "-s", "-S", str(tmp_path / "run_batch.py"), "job.yaml"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "make setup" in done.stderr
+
+
+def test_help_takes_at_most_half_a_second() -> None:
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, str(ROOT / "run_batch.py"), "--help"], capture_output=True, check=True)
+        times.append(time.perf_counter() - started)
+    assert min(times) <= 0.5
