@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Sequence
 
 EPILOG = """exit codes:
   0  every item has a good row
@@ -55,7 +55,9 @@ def _parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="A.B=C", help="set one key of the job; may be repeated"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the resolved job, the items found and the first plans; run nothing"
+        "--dry-run",
+        action="store_true",
+        help="print the resolved job, the items found and the first plans; run nothing",
     )
     return parser
 

@@ -9,9 +9,9 @@ PipelineError
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +26,40 @@ class Reason:
 
 _REASONS = (
     Reason("source_missing", "The file was listed but is not there.", True, "Restore it or drop it from the source."),
-    Reason("source_unreadable", "The file exists but may not be read.", True, "Grant read permission to the run's user."),
+    Reason(
+        "source_unreadable", "The file exists but may not be read.", True, "Grant read permission to the run's user."
+    ),
     Reason("source_not_a_file", "The path is a folder, pipe, socket or device.", False, "List regular files only."),
     Reason("empty_file", "The file has zero bytes.", False, "Check the upload or copy that made it."),
     Reason("not_media", "No demuxer recognises the file.", False, "It is no recording, or damaged at its start."),
     Reason("no_media_streams", "A container without sound, picture or video.", False, "Nothing can be screened in it."),
     Reason("unsupported_codec", "No decoder for any of its streams.", False, "Install an ffmpeg that has the decoder."),
-    Reason("recording_too_long", "Longer than media.max_duration_s allows.", False, "Raise the limit or split the file."),
+    Reason(
+        "recording_too_long", "Longer than media.max_duration_s allows.", False, "Raise the limit or split the file."
+    ),
     Reason("probe_timeout", "ffprobe did not finish in time.", True, "Look at the storage, then at the file."),
     Reason("decode_failed", "ffmpeg gave neither sound nor pictures.", False, "The file is damaged."),
-    Reason("decode_timeout", "ffmpeg did not finish in time.", True, "Raise front_end.decode_timeout_s or cut the file."),
+    Reason(
+        "decode_timeout", "ffmpeg did not finish in time.", True, "Raise front_end.decode_timeout_s or cut the file."
+    ),
     Reason("audio_lost", "The file has sound but none could be decoded.", False, "Look at the file's sound track."),
-    Reason("video_lost", "The file has pictures but none could be decoded.", False, "Look at the file's picture track."),
+    Reason(
+        "video_lost", "The file has pictures but none could be decoded.", False, "Look at the file's picture track."
+    ),
     Reason("partial_decode", "Part of the recording could not be decoded.", False, "See coverage and message."),
     Reason("partial_coverage", "Too long for the budgets: looked at in parts.", False, "See coverage; raise media.*."),
-    Reason("prompt_too_long", "The prompt does not fit into the model's context.", False, "Raise engine.max_model_len."),
+    Reason(
+        "prompt_too_long", "The prompt does not fit into the model's context.", False, "Raise engine.max_model_len."
+    ),
     Reason("render_failed", "The renderer refused the prompt.", False, "Read the message; report it."),
-    Reason("token_mismatch", "The prompt holds other media tokens than planned.", False, "Report it: answers would lie."),
+    Reason(
+        "token_mismatch", "The prompt holds other media tokens than planned.", False, "Report it: answers would lie."
+    ),
     Reason("engine_rejected", "The engine refused the request.", False, "Read the message; check engine settings."),
     Reason("answer_truncated", "The answer hit answer.max_tokens.", True, "Raise answer.max_tokens."),
-    Reason("answer_unparsable", "The answer is not the JSON asked for.", True, "Check that the engine supports grammars."),
+    Reason(
+        "answer_unparsable", "The answer is not the JSON asked for.", True, "Check that the engine supports grammars."
+    ),
     Reason("front_end_lost", "The front-end worker died with this item.", True, "Look for out-of-memory kills."),
     Reason("engine_lost", "The engine died with this item in flight.", True, "Run again; read events.jsonl."),
     Reason("deadline", "The item's time was over before its answer came.", True, "See the seconds per phase."),

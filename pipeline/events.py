@@ -13,7 +13,7 @@ class EventLog:
     """Appends events to a file; `close` ends it. Line-buffered, so a killed run keeps what it said."""
 
     def __init__(self, path: Path) -> None:
-        self._file = open(path, "a", encoding="utf-8", errors="backslashreplace", buffering=1)
+        self._file = open(path, "a", encoding="utf-8", errors="backslashreplace", buffering=1)  # noqa: SIM115 - see close
         self._lock = threading.Lock()
 
     def write(self, event: str, **facts: Any) -> None:

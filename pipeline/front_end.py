@@ -1,6 +1,6 @@
 """One front-end worker's work on one item: fetch, probe, plan, decode, render. Turns every failure into a value.
 
-    path ─▶ check & hash ─▶ probe ─▶ plan ─▶ decode ─▶ render ─▶ (Prepared, prompt)
+path ─▶ check & hash ─▶ probe ─▶ plan ─▶ decode ─▶ render ─▶ (Prepared, prompt)
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Callable, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -108,9 +109,7 @@ class FrontEnd:
             video_tokens=tokens.video,
             warnings=decoded.warnings,
         )
-        rendered = work.timed(
-            "render_s", lambda: self.renderer.render(request_id, facts, chosen, decoded, duration_s)
-        )
+        rendered = work.timed("render_s", lambda: self.renderer.render(request_id, facts, chosen, decoded, duration_s))
         work.learn(prompt_tokens=rendered.prompt_tokens)
         return rendered.prompt
 

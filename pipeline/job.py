@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, Sequence
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import Field, model_validator

@@ -103,7 +103,7 @@ def answer_schema(policy: Policy) -> JsonObject:
     quotes, backslashes or control characters: then its length in bytes, and the answer's in tokens, is bounded.
     """
     labels = {label.id: {"type": "boolean"} for label in policy.labels}
-    pattern = '^[^"\\\\\\x00-\\x1f\\x7f]{1,%d}$' % policy.rationale.max_chars
+    pattern = r'^[^"\\\x00-\x1f\x7f]{1,' + str(policy.rationale.max_chars) + "}$"
     properties: JsonObject = {
         "labels": {
             "type": "object",

@@ -27,7 +27,7 @@ class Tally:
     statuses: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    phase_s: Counter[str] = field(default_factory=Counter)
+    phase_s: dict[str, float] = field(default_factory=dict)
     late: int = 0
 
     @property
@@ -42,7 +42,7 @@ class Tally:
             self.reasons[row.reason] += 1
         self.late += not row.sla_met
         for phase in _PHASES:
-            self.phase_s[phase] += getattr(row, f"{phase}_s") or 0.0
+            self.phase_s[phase] = self.phase_s.get(phase, 0.0) + (getattr(row, f"{phase}_s") or 0.0)
 
     def slowest_phase(self) -> str | None:
         """Return the phase that took most seconds over all items, None before the first row."""

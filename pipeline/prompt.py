@@ -5,8 +5,9 @@ Runs in the front-end workers; the engine's thread gets ready tokens and tensors
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pipeline.engine.arguments import engine_config
 from pipeline.errors import ItemError
@@ -89,9 +90,9 @@ class Renderer:
         self._template, self._tokenizer = _chat_template(self._config)
         self._ids = placeholder_ids(self._config.model_config.hf_config)
 
-    def render(self, request_id: str, facts: MediaFacts, plan: Plan, decoded: Decoded, duration_s: float | None) -> (
-        Rendered
-    ):
+    def render(
+        self, request_id: str, facts: MediaFacts, plan: Plan, decoded: Decoded, duration_s: float | None
+    ) -> Rendered:
         """Return the prompt. Raises ItemError `render_failed` or `token_mismatch`."""
         plain = self._plain(request_id, facts, plan, decoded, duration_s)
         expected = expected_tokens(decoded, plan)

@@ -1,6 +1,6 @@
 """One run from job to exit code: the composition root.
 
-    list ─▶ skip what the ledger holds ─▶ admit by credit ─▶ front end ─▶ engine ─▶ verdict ─▶ sink ─▶ report
+list ─▶ skip what the ledger holds ─▶ admit by credit ─▶ front end ─▶ engine ─▶ verdict ─▶ sink ─▶ report
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import itertools
 import secrets
 import signal
 import time
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, AsyncIterator, Coroutine, Iterator, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
@@ -22,7 +23,7 @@ from pipeline.driver import Driver
 from pipeline.errors import EngineLost
 from pipeline.events import EventLog
 from pipeline.job import Job
-from pipeline.ledger import Ledger, Todo, check_fingerprints, decide, describe, is_good, read_ledger
+from pipeline.ledger import Ledger, Todo, check_fingerprints, decide, describe, read_ledger
 from pipeline.progress import Progress, Tally, open_progress
 from pipeline.records import Item, JsonObject
 from pipeline.resolve import Resolved, resolve
@@ -104,7 +105,8 @@ async def _run(
     tally = Tally()
     worklist = Worklist(resolved, ledger, tally)
     events.write("run_started", run_id=run_id, job=resolved.job.name, fingerprint=resolved.fingerprint)
-    stopped, facts = False, {}
+    stopped = False
+    facts: JsonObject = {}
     if await asyncio.to_thread(worklist.first) is None:
         progress.say(f"{resolved.job.name}: all {tally.skipped} items have their final row; nothing to do")
     else:
@@ -127,9 +129,9 @@ async def _screen_all(
     job, begun = resolved.job, time.monotonic()
     stop = asyncio.Event()
     progress.say(f"{job.name}: starting {resolved.checkpoint.label()} and {resolved.workers} front-end workers")
-    counting = asyncio.create_task(asyncio.to_thread(lambda: sum(1 for _ in list_items(job.source))))
     start_ray(resolved.workers, resolved.engine.device)
     _stop_on_signals(stop)
+    counting = asyncio.get_running_loop().run_in_executor(None, lambda: sum(1 for _ in list_items(job.source)))
     try:
         workers = await _unless_stopped(stop, Workers.start(resolved.front_end, resolved.form, resolved.workers))
         if workers is None:
@@ -143,6 +145,7 @@ async def _screen_all(
         costs = {"start_s": start_s, "screen_s": time.monotonic() - screened}
         return stopped, costs | await _engine_costs(workers)
     finally:
+        counting.cancel()
         Workers.close()
 
 

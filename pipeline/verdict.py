@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import uuid
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Sequence
 
 from pipeline.errors import REASONS, ItemError
 from pipeline.policy import Policy
@@ -113,7 +113,7 @@ class Outcome:
     status: Status = "error"
     reason: str | None = None
     message: str | None = None
-    phases: Phases = Phases()
+    phases: Phases = field(default_factory=Phases)
 
 
 def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: datetime, follows: str | None) -> VerdictRow:

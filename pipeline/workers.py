@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 import resource
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, AsyncIterator
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -166,7 +167,8 @@ class Workers:
             if result.code == "engine_lost":
                 raise EngineLost(result.message)
             raise ItemError(result.code, result.message)
-        return result
+        completion: Completion = result
+        return completion
 
     async def engine_stats(self) -> EngineStats:
         """Return the time account of the engine's thread. Raises EngineLost."""

@@ -121,7 +121,7 @@ def test_a_missing_and_an_unreadable_job_file_are_refused(tmp_path: Path) -> Non
 def test_a_job_cannot_be_changed_after_reading(tmp_path: Path) -> None:
     job = load_job(write(tmp_path, MINIMAL))
     with pytest.raises(ValueError, match="frozen"):
-        job.name = "y"  # type: ignore[misc]
+        job.name = "y"
 
 
 def test_every_job_in_the_repository_is_valid() -> None:

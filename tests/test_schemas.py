@@ -19,9 +19,7 @@ def test_a_published_schema_is_the_one_the_code_makes(name: str) -> None:
     assert published == text_of(schemas()[name]), "run `make schemas`"
 
 
-@pytest.mark.parametrize(
-    ("folder", "schema"), [("jobs", "job.schema.json"), ("jobs/policies", "policy.schema.json")]
-)
+@pytest.mark.parametrize(("folder", "schema"), [("jobs", "job.schema.json"), ("jobs/policies", "policy.schema.json")])
 def test_the_yaml_files_in_the_repository_match_their_schema(folder: str, schema: str) -> None:
     validator = jsonschema.Draft202012Validator(json.loads((FOLDER / schema).read_text(encoding="utf-8")))
     files = sorted((FOLDER.parent / folder).glob("*.yaml"))

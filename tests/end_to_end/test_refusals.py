@@ -117,11 +117,10 @@ def test_a_dry_run_and_the_help_load_none_of_torch_vllm_and_ray(ready: Workplace
 
 
 def test_without_the_packages_the_message_says_how_to_get_them(tmp_path: Path) -> None:
-    for name in ("run_batch.py", "pipeline"):
-        source = ROOT / name
-        copy = shutil.copytree if source.is_dir() else shutil.copyfile
-        ignore = {"ignore": shutil.ignore_patterns("checkpoint", "__pycache__")} if source.is_dir() else {}
-        copy(source, tmp_path / name, **ignore)  # type: ignore[operator]
+    shutil.copyfile(ROOT / "run_batch.py", tmp_path / "run_batch.py")
+    shutil.copytree(
+        ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("checkpoint", "__pycache__")
+    )
     base = Path(sys.base_prefix) / "bin" / "python3"
     done = subprocess.run(
         [str(base), "-E", "-s", "-S", str(tmp_path / "run_batch.py"), "job.yaml"],

@@ -6,9 +6,10 @@ import json
 import os
 import signal
 import time
+import wave
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import duckdb
 import pytest
@@ -44,20 +45,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     (clips / "empty.mp4").touch()
     (clips / "text.mp4").write_text("pass, please", encoding="utf-8")
     (workplace.folder / "folder.mp4").mkdir()
-    with open(clips / "long.wav", "wb") as file:
-        file.write(_wav_header(seconds=1000))
-        file.truncate(44 + 1000 * 8000)
+    _write_long_wav(clips / "long.wav", seconds=1000)
     Path(os.fsdecode(os.fsencode(clips) + b"/" + ODD_NAME)).write_bytes((CLIPS / "no_sound.mp4").read_bytes())
     lines = [{"uri": "gone.mp4", "id": "gone"}, {"uri": "folder.mp4"}, {"uri": "clips/alarm.wav", "id": "alarm-1"}]
     (workplace.folder / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return workplace
 
 
-def _wav_header(seconds: int) -> bytes:
-    size = seconds * 8000
-    word = lambda value, length: value.to_bytes(length, "little")  # noqa: E731
-    form = word(1, 2) + word(1, 2) + word(8000, 4) + word(8000, 4) + word(1, 2) + word(8, 2)
-    return b"RIFF" + word(36 + size, 4) + b"WAVEfmt " + word(16, 4) + form + b"data" + word(size, 4)
+def _write_long_wav(path: Path, seconds: int) -> None:
+    """Write silence at 8 kHz."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(1)
+        file.setframerate(8000)
+        file.writeframes(b"\x80" * 8000 * seconds)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,8 @@ def test_a_manifest_id_wins_over_the_derived_one(rows: dict[str, dict[str, Any]]
 
 
 def test_times_and_phases_account_for_the_item(rows: dict[str, dict[str, Any]]) -> None:
-    phases = [f"{name}_s" for name in "fetch probe plan decode render wait prefill generate parse commit".split()]
+    names = ("fetch", "probe", "plan", "decode", "render", "wait", "prefill", "generate", "parse", "commit")
+    phases = [f"{name}_s" for name in names]
     for name in GOOD_CLIPS:
         row = rows[name]
         assert all(row[phase] is not None and row[phase] >= 0 for phase in phases), name
@@ -269,13 +271,13 @@ def test_a_changed_policy_appended_follows_the_old_rows_and_every_good_item_is_a
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+def many(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     workplace = Workplace(tmp_path_factory.mktemp("many"))
     workplace.take("telescope_mirror.mp4")
     clip = workplace.clips / "telescope_mirror.mp4"
     for number in range(39):
         os.link(clip, workplace.clips / f"copy_{number:02d}.mp4")
-    yield workplace
+    return workplace
 
 
 def test_a_terminated_run_keeps_what_it_has_and_the_next_one_finishes_the_rest(many: Workplace) -> None:

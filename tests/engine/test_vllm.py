@@ -108,9 +108,7 @@ def test_the_same_prompt_gives_the_same_answer_again(engine: VllmEngine, front_e
 
 
 @pytest.mark.parametrize("change", ["sound", "pictures", "rate", "mute", "blind"])
-def test_every_sense_and_the_frame_rate_reach_the_model(
-    engine: VllmEngine, front_end: FrontEnd, change: str
-) -> None:
+def test_every_sense_and_the_frame_rate_reach_the_model(engine: VllmEngine, front_end: FrontEnd, change: str) -> None:
     changed: dict[str, dict[str, Any]] = {
         "sound": {"pitch_hz": 1500.0},
         "pictures": {"grey": 20},
@@ -207,9 +205,7 @@ def test_the_time_account_adds_up(engine: VllmEngine, front_end: FrontEnd) -> No
     time.sleep(0.3)
     ask(engine, "account-2", prompt_of(front_end, "account-2", recording(2.0)))
     elapsed, after = time.perf_counter() - started, engine.stats()
-    step, outside, idle = (
-        getattr(after, name) - getattr(before, name) for name in ("step_s", "outside_s", "idle_s")
-    )
+    step, outside, idle = (getattr(after, name) - getattr(before, name) for name in ("step_s", "outside_s", "idle_s"))
     assert after.finished - before.finished == 2
     assert step > 0
     assert idle >= 0.2
