@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TextIO
 
 import yaml
@@ -31,13 +30,13 @@ def dry_run(job: Job, out: TextIO) -> int:
     first: list[Item] = []
     for item in list_items(job.source):
         items += 1
-        if isinstance(decide(item, ledger, resolved.fingerprint, job.output.on_change), Todo):
-            todo += 1
-            first.extend([item] if len(first) < _FIRST else [])
+        todo += isinstance(decide(item, ledger, resolved.fingerprint, job.output.on_change), Todo)
+        if len(first) < _FIRST:
+            first.append(item)
     out.write(yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
     out.write(f"\n{about}\ndevice {resolved.engine.device}, {resolved.token_budget} tokens for media per item\n")
     out.write(f"{items} items, {todo} to be screened, {items - todo} done before\n")
-    for item in islice(first, _FIRST):
+    for item in first:
         out.write(f"  {item.uri}\n    {_plan_line(item, resolved)}\n")
     return 0
 

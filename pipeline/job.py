@@ -222,7 +222,9 @@ def _rebased(data: JsonObject, base: Path) -> JsonObject:
     """Return the mapping with every relative path made absolute from `base`; `~` is the home folder."""
 
     def absolute(value: Any) -> Any:
-        return os.path.join(base, os.path.expanduser(value)) if isinstance(value, str) and value else value
+        if not isinstance(value, str) or not value:
+            return value
+        return os.path.normpath(os.path.join(base, os.path.expanduser(value)))
 
     data = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
     for keys in _PATH_KEYS:

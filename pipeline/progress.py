@@ -29,6 +29,8 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
     phase_s: dict[str, float] = field(default_factory=dict)
     late: int = 0
+    began: float | None = None
+    """When screening began (monotonic seconds); the engine's start does not count into the rate."""
 
     @property
     def done(self) -> int:
@@ -73,7 +75,7 @@ class PlainProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._started = self._last = time.monotonic()
+        self._last = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +90,7 @@ class PlainProgress:
         now = time.monotonic()
         if now - self._last >= _PLAIN_EVERY_S:
             self._last = now
-            self.say(describe(tally, now - self._started))
+            self.say(describe(tally, now))
 
 
 class LiveProgress:
@@ -97,7 +99,6 @@ class LiveProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=True)
-        self._started = time.monotonic()
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -110,11 +111,12 @@ class LiveProgress:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def update(self, tally: Tally) -> None:
-        self._live.update(Text(describe(tally, time.monotonic() - self._started)))
+        self._live.update(Text(describe(tally, time.monotonic())))
 
 
-def describe(tally: Tally, elapsed_s: float) -> str:
-    """Return one line: done, rate, in flight, slowest phase, errors, time left."""
+def describe(tally: Tally, now: float) -> str:
+    """Return one line: done, rate, in flight, slowest phase, errors, time left; `now` is monotonic seconds."""
+    elapsed_s = now - tally.began if tally.began is not None else 0.0
     rate = tally.done / elapsed_s if elapsed_s > 0 else 0.0
     errors = tally.statuses["error"] + tally.statuses["deadline"]
     parts = [

@@ -178,6 +178,7 @@ async def _drive(
         commit_every_s=job.output.commit_every_s,
         now=now,
     )
+    tally.began = time.monotonic()
     showing = asyncio.create_task(_show(progress, tally))
     try:
         await driver.run(aiter(worklist), stop)

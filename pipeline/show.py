@@ -17,8 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 _COLOURS = {"pass": "green", "review": "yellow", "reject": "red"}
-_COLUMNS = ("uri", "media_kind", "duration_s", "status", "verdict", "confidence", "frames", "audio_tokens")
-_COLUMNS_MORE = ("video_tokens", "reason", "message", "labels", "rationale", "model")
+_COLUMNS = [
+    *("uri", "media_kind", "duration_s", "status", "verdict", "confidence", "frames", "audio_tokens"),
+    *("video_tokens", "reason", "message", "labels", "rationale", "model"),
+]
+_LONGEST = 64
+# A pipe has no width of its own.
+_PIPE_WIDTH = 180
 
 
 def show(folder: Path, limit: int, console: Console) -> int:
@@ -26,10 +31,13 @@ def show(folder: Path, limit: int, console: Console) -> int:
     rows: list[dict[str, Any]] = []
     total = 0
     for path in sorted(folder.glob("part-*.parquet"), reverse=True):
-        table = pq.ParquetFile(path).read(columns=[*_COLUMNS, *_COLUMNS_MORE])
+        table = pq.ParquetFile(path).read(columns=_COLUMNS)
         total += table.num_rows
         rows.extend(table.slice(0, max(0, limit - len(rows))).to_pylist())
-    view = Table("recording", "kind", "s", "verdict", "why", "frames", "tokens", title=_title(folder, rows, total))
+    rows.sort(key=lambda row: str(row["uri"]))
+    view = Table(title=_title(folder, rows, total), title_justify="left")
+    for name in ("recording", "kind", "seconds", "verdict", "frames", "audio + picture tokens", "why"):
+        view.add_column(name, no_wrap=True)
     for row in rows:
         view.add_row(*_cells(row))
     console.print(view)
@@ -48,9 +56,9 @@ def _cells(row: dict[str, Any]) -> tuple[Text, ...]:
         Text(row["media_kind"] or "?"),
         Text(length, justify="right"),
         _verdict(row),
+        Text(str(row["frames"]), justify="right"),
+        Text(f"{row['audio_tokens']} + {row['video_tokens']}", justify="right"),
         _why(row),
-        Text(str(row["frames"])),
-        Text(f"{row['audio_tokens']} + {row['video_tokens']}"),
     )
 
 
@@ -69,8 +77,9 @@ def _why(row: dict[str, Any]) -> Text:
 
 
 def _plain(text: str) -> Text:
-    """Return foreign text with everything that could steer a terminal escaped."""
-    return Text("".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text))
+    """Return the beginning of a foreign text with everything that could steer a terminal escaped."""
+    shown = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    return Text(shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…")
 
 
 def main() -> int:
@@ -81,7 +90,8 @@ def main() -> int:
     if not args.output.is_dir():
         print(f"show: {args.output} is no folder", file=sys.stderr)
         return 2
-    show(args.output, args.limit, Console())
+    console = Console()
+    show(args.output, args.limit, console if console.is_terminal else Console(width=_PIPE_WIDTH))
     return 0
 
 

@@ -88,9 +88,9 @@ class VllmEngine:
             audio_tokens=media.audio,
             video_tokens=media.video,
             output_tokens=len(ids),
-            wait_s=max(0.0, times.scheduled_ts - times.queued_ts) if times else 0.0,
-            prefill_s=max(0.0, times.first_token_ts - times.scheduled_ts) if times else 0.0,
-            generate_s=max(0.0, times.last_token_ts - times.first_token_ts) if times else 0.0,
+            wait_s=_between(times, "queued_ts", "scheduled_ts"),
+            prefill_s=_between(times, "scheduled_ts", "first_token_ts"),
+            generate_s=_between(times, "first_token_ts", "last_token_ts"),
         )
 
     def abort(self, request_id: str) -> None:
@@ -229,6 +229,12 @@ def _sampling(form: AnswerForm, reasoning: bool) -> SamplingParams:
         seed=0,
         **budget,
     )
+
+
+def _between(times: Any, start: str, end: str) -> float:
+    """Return the seconds between two of vLLM's time stamps; 0 where one was never set."""
+    first, last = getattr(times, start, 0.0), getattr(times, end, 0.0)
+    return max(0.0, last - first) if first and last else 0.0
 
 
 def _short(error: Exception) -> str:

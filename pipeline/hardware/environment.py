@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 SITE = Path(__file__).parent / "site"
 ROOT = Path(__file__).parents[2]
+_HOOK_NAME = "torchvision_remedy"
 
 _EVERYWHERE = {
     # In-process engine: no second process between the actor and vLLM's step loop.
@@ -54,10 +56,15 @@ def child_environment(device: str) -> dict[str, str]:
 def prepare_this_process(device: str) -> None:
     """Give the running process what `child_environment` gives children; call before torch or vllm is imported."""
     os.environ.update(child_environment(device))
-    if str(SITE) not in sys.path:
-        sys.path.insert(0, str(SITE))
-    # The hook must be this project's, not the interpreter's own sitecustomize loaded at start-up.
+    if _HOOK_NAME not in sys.modules and not _hooked_at_start():
+        # Under a name of its own, so that the interpreter's other sitecustomize does not run a second time.
+        spec = spec_from_file_location(_HOOK_NAME, SITE / "sitecustomize.py")
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[_HOOK_NAME] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+def _hooked_at_start() -> bool:
+    """Return whether Python ran the hook by itself, because its folder was on PYTHONPATH."""
     loaded = sys.modules.get("sitecustomize")
-    if loaded is None or Path(str(loaded.__file__)).parent != SITE:
-        sys.modules.pop("sitecustomize", None)
-        __import__("sitecustomize")
+    return loaded is not None and Path(str(loaded.__file__)).parent == SITE
