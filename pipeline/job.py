@@ -58,8 +58,8 @@ class Model(Settings):
     """`embedded` for the small model that comes with the project, or the folder of a Qwen3-Omni checkpoint."""
     name: str | None = None
     """Name written into the rows; the folder's name if not given."""
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
-    """Number format of weights and activations."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """Number format of weights and activations; `auto` is bfloat16, and float32 on a CPU."""
     quantization: str | None = None
     """vLLM's quantization method, for instance `ascend` for W8A8 weights."""
     reasoning: bool | None = None

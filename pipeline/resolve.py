@@ -65,14 +65,15 @@ def resolve(job: Job) -> Resolved:
         temperature=job.answer.temperature,
     )
     budget = _token_budget(job, policy, form)
+    engine = engine_setup(job, checkpoint)
     return Resolved(
         job=job,
         policy=policy,
         checkpoint=checkpoint,
-        engine=engine_setup(job, checkpoint),
+        engine=engine,
         form=form,
         token_budget=budget,
-        fingerprint=_fingerprint(job, policy, checkpoint, budget),
+        fingerprint=_fingerprint(job, policy, checkpoint, engine, budget),
     )
 
 
@@ -88,12 +89,12 @@ def _token_budget(job: Job, policy: Policy, form: AnswerForm) -> int:
     return budget
 
 
-def _fingerprint(job: Job, policy: Policy, checkpoint: Checkpoint, token_budget: int) -> str:
+def _fingerprint(job: Job, policy: Policy, checkpoint: Checkpoint, engine: EngineSetup, token_budget: int) -> str:
     """Return a digest (hex) of everything that can change an answer."""
     parts = {
         "policy": policy_digest(policy),
         "checkpoint": checkpoint.digest,
-        "number_format": [job.model.dtype, job.model.quantization],
+        "number_format": [engine.arguments["dtype"], job.model.quantization],
         "media": job.media.model_dump(mode="json"),
         "answer": job.answer.model_dump(mode="json"),
         "token_budget": token_budget,
