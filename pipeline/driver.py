@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import ItemError
+from pipeline.errors import EngineLost, ItemError
 from pipeline.events import EventLog
 from pipeline.ledger import Todo
 from pipeline.progress import Tally
@@ -33,16 +33,23 @@ _POLL_S = 0.2
 _COMMIT_ATTEMPTS = 5
 
 
-@dataclass(slots=True)
 class _Clock:
     """One item's time: it starts when its bytes are first pulled and ends early enough to write the row."""
 
-    budget_s: float
-    started: float
-    admitted_at: datetime
+    def __init__(self, budget_s: float, now: Callable[[], datetime]) -> None:
+        self._budget_s = budget_s
+        self._now = now
+        self._started = time.monotonic()
+        self.admitted_at = now()
+        self._running = False
+
+    def start(self) -> None:
+        """Start, unless an earlier attempt has."""
+        if not self._running:
+            self._running, self._started, self.admitted_at = True, time.monotonic(), self._now()
 
     def left_s(self) -> float:
-        return self.budget_s - (time.monotonic() - self.started)
+        return self._budget_s - (time.monotonic() - self._started)
 
 
 class Driver:
@@ -74,11 +81,11 @@ class Driver:
     async def run(self, work: AsyncIterator[tuple[Item, Todo]], stop: asyncio.Event) -> None:
         """Screen everything in `work`. Raises EngineLost, OSError if rows cannot be written; commits in any case."""
         committing = asyncio.create_task(self._commit_as_due())
+        committing.add_done_callback(self._keep_failure)
         try:
             await self._admit(work, stop)
             while self._tasks and not self._halted(stop):
                 await asyncio.wait(self._tasks, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
-                self._failure = self._failure or _failure_of(committing)
         finally:
             for task in (*self._tasks, committing):
                 task.cancel()
@@ -109,30 +116,41 @@ class Driver:
         self._tasks.discard(task)
         self._tally.in_flight = len(self._tasks)
         self._credits.release()
-        if not task.cancelled() and task.exception() is not None and self._failure is None:
+        self._keep_failure(task)
+
+    def _keep_failure(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and self._failure is None:
             self._failure = task.exception()
 
     async def _screen(self, item: Item, todo: Todo) -> None:
-        """Bring one item to its row, trying again if a worker died with it."""
-        clock: _Clock | None = None
-        attempt = 0
-        while True:
-            attempt += 1
+        """Bring one item to its row. Raises EngineLost alone: any other surprise is this item's error row."""
+        clock = _Clock(self._budget_s, self._now)
+        try:
+            outcome = await self._outcome(item, clock)
+            row = build_row(item, outcome, self._facts, clock.admitted_at, todo.follows_row_id)
+        except EngineLost:
+            raise
+        except Exception as error:
+            outcome = _failed(Prepared(phases=Phases()), "internal_error", f"{type(error).__name__}: {error}"[:500])
+            row = build_row(item, outcome, self._facts, clock.admitted_at, todo.follows_row_id)
+        if row.reason is not None:
+            event = "item_degraded" if row.degraded else "item_failed"
+            self._events.write(event, item_id=item.item_id, uri=item.uri, reason=row.reason, message=row.message)
+        self._sink.add(row, todo.replaces)
+
+    async def _outcome(self, item: Item, clock: _Clock) -> Outcome:
+        """Return how the item ended, tried again if a worker died with it."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            request_id = f"{item.item_id}-{attempt}"
             async with self._workers.free_front_end() as front_end:
-                clock = clock or _Clock(self._budget_s, time.monotonic(), self._now())
-                outcome, prompt = await self._prepare(front_end, item, f"{item.item_id}-{attempt}", clock)
-            if outcome.reason != "front_end_lost" or attempt >= _ATTEMPTS:
+                clock.start()
+                outcome, prompt = await self._prepare(front_end, item, request_id, clock)
+            if outcome.reason != "front_end_lost":
                 break
             self._events.write("front_end_lost", item_id=item.item_id, uri=item.uri, message=outcome.message)
         if prompt is not None:
-            outcome = await self._ask(f"{item.item_id}-{attempt}", outcome, prompt, clock)
-        outcome = replace(outcome, attempts=attempt)
-        if outcome.answer is None:
-            self._events.write(
-                "item_failed", item_id=item.item_id, uri=item.uri, reason=outcome.reason, message=outcome.message
-            )
-        row = build_row(item, outcome, self._facts, clock.admitted_at, todo.follows_row_id)
-        self._sink.add(row, todo.replaces)
+            outcome = await self._ask(request_id, outcome, prompt, clock)
+        return replace(outcome, attempts=attempt)
 
     async def _prepare(
         self, front_end: FreeFrontEnd, item: Item, request_id: str, clock: _Clock
@@ -218,9 +236,3 @@ def _phases(phases: Phases, completion: Completion, engine_s: float) -> Phases:
         prefill_s=completion.prefill_s,
         generate_s=completion.generate_s,
     )
-
-
-def _failure_of(task: asyncio.Task[None]) -> BaseException | None:
-    if not task.done() or task.cancelled():
-        return None
-    return task.exception()

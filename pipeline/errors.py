@@ -61,7 +61,6 @@ _REASONS = (
         "answer_unparsable", "The answer is not the JSON asked for.", True, "Check that the engine supports grammars."
     ),
     Reason("front_end_lost", "The front-end worker died with this item.", True, "Look for out-of-memory kills."),
-    Reason("engine_lost", "The engine died with this item in flight.", True, "Run again; read events.jsonl."),
     Reason("deadline", "The item's time was over before its answer came.", True, "See the seconds per phase."),
     Reason("internal_error", "An error nobody foresaw.", True, "Report it with the message."),
 )

@@ -42,7 +42,7 @@ class Tally:
         self.verdicts[row.verdict] += 1
         if row.reason is not None:
             self.reasons[row.reason] += 1
-        self.late += not row.sla_met
+        self.late += row.status == "deadline" or not row.sla_met
         for phase in _PHASES:
             self.phase_s[phase] = self.phase_s.get(phase, 0.0) + (getattr(row, f"{phase}_s") or 0.0)
 

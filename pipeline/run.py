@@ -90,12 +90,8 @@ def run_job(job: Job, console: Console) -> int:
         about = describe(resolved.policy.id, resolved.policy.version, model)
         check_fingerprints(ledger, resolved.fingerprint, job.output.on_change, about)
         folder = run_folder(job.output.path, run_id)
-        events = EventLog(folder / "events.jsonl")
-        try:
-            with open_progress(console) as progress:
-                return asyncio.run(_run(resolved, ledger, run_id, folder, events, progress))
-        finally:
-            events.close()
+        with EventLog(folder / "events.jsonl") as events, open_progress(console) as progress:
+            return asyncio.run(_run(resolved, ledger, run_id, folder, events, progress))
 
 
 async def _run(
@@ -252,7 +248,7 @@ def _exit_code(job: Job, tally: Tally, worklist: Worklist, missing: tuple[str, .
         return STOPPED
     items = max(1, len(worklist.listed))
     errors = tally.statuses["error"] + worklist.held_bad
-    late = tally.statuses["deadline"] + tally.late + worklist.held_late
+    late = tally.late + worklist.held_late
     accepted = errors <= job.accept.error_share * items and late <= job.accept.late_share * items
     return OK if accepted and not missing else WITH_ERRORS
 

@@ -34,6 +34,13 @@ class Refused:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """The engine's death as a value."""
+
+    message: str
+
+
 class _FrontEndActor:
     def __init__(self, setup: FrontEndSetup) -> None:
         import torch
@@ -57,14 +64,14 @@ class _EngineActor:
 
         self._engine = VllmEngine(setup.engine, form)
 
-    async def ask(self, request_id: str, prompt: Any) -> Completion | Refused:
+    async def ask(self, request_id: str, prompt: Any) -> Completion | Refused | _Lost:
         future = self._engine.submit(request_id, prompt)
         try:
             output = await asyncio.wrap_future(future)
         except ItemError as error:
             return Refused(error.code, error.message)
         except EngineLost as error:
-            return Refused("engine_lost", str(error))
+            return _Lost(str(error))
         return self._engine.completion(output)
 
     async def abort(self, request_id: str) -> None:
@@ -135,8 +142,8 @@ class Workers:
             prompts = [front_end.warm_up.remote() for front_end in front_ends]
             for prompt in prompts:
                 answer = await asyncio.wait_for(_result(engine.ask.remote("warm-up", prompt)), _START_TIMEOUT_S)
-                if isinstance(answer, Refused):
-                    raise JobError(f"the engine refused the warm-up prompt ({answer.code}): {answer.message}")
+                if not isinstance(answer, Completion):
+                    raise JobError(f"the engine did not answer the warm-up prompt: {answer.message}")
             description = await engine.describe.remote()
         except (RayError, TimeoutError) as error:
             raise JobError(f"the engine or a front-end worker did not start: {_root(error)}") from error
@@ -163,9 +170,9 @@ class Workers:
             raise EngineLost(f"the engine died: {_root(error)}") from error
         except RayTaskError as error:
             raise ItemError("engine_rejected", _root(error)) from error
+        if isinstance(result, _Lost):
+            raise EngineLost(result.message)
         if isinstance(result, Refused):
-            if result.code == "engine_lost":
-                raise EngineLost(result.message)
             raise ItemError(result.code, result.message)
         completion: Completion = result
         return completion

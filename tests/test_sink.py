@@ -169,7 +169,7 @@ def written(folder: Path, count: int, run_id: str = "old") -> dict[str, VerdictR
     """Fill one part with error rows."""
     sink = make_sink(folder, run_id)
     for number in range(count):
-        sink.add(make_row(f"item{number}", status="error", reason="engine_lost", verdict="review"))
+        sink.add(make_row(f"item{number}", status="error", reason="front_end_lost", verdict="review"))
     sink.close()
     return read(folder)
 
@@ -378,7 +378,7 @@ def write(run):
             if old is not None and old.status != "error":
                 continue
             fails = chance.random() < 0.3
-            outcome = {"status": "error", "reason": "engine_lost"} if fails else {}
+            outcome = {"status": "error", "reason": "front_end_lost"} if fails else {}
             sink.add(make_row(f"item{number}", **outcome), old)
             if chance.random() < 0.2:
                 rows = sink.commit()

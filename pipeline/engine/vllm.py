@@ -81,7 +81,7 @@ class VllmEngine:
         prompt_ids = output.prompt_token_ids or []
         media = count_media_tokens(prompt_ids, self._placeholders)
         return Completion(
-            text=self._tokenizer.decode(ids[first:], skip_special_tokens=True) if tokens else "",
+            text=self._decode(ids[first:]) if tokens else "",
             tokens=tokens,
             finish_reason=finish_reason,
             prompt_tokens=len(prompt_ids),
@@ -202,8 +202,12 @@ class VllmEngine:
     def _text(self, token: int) -> str:
         text = self._texts.get(token)
         if text is None:
-            text = self._texts[token] = str(self._tokenizer.decode([token]))
+            text = self._texts[token] = self._decode([token])
         return text
+
+    def _decode(self, tokens: list[int]) -> str:
+        # Tidied spaces would no longer be the text that the grammar allowed.
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 # What the grammar masks out has a log-probability of minus infinity.

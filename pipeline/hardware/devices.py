@@ -64,7 +64,7 @@ def engine_setup(job: Job, checkpoint: Checkpoint) -> EngineSetup:
     if device == "cpu":
         arguments |= {"enforce_eager": True, "skip_mm_profiling": True}
     if device == "ascend":
-        arguments |= {"trust_remote_code": True, "distributed_executor_backend": "mp"}
+        arguments["distributed_executor_backend"] = "mp"
     return EngineSetup(device, arguments | job.engine.extra, checkpoint.reasoning, job.engine.render_in)
 
 

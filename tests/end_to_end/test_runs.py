@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 import wave
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import psutil
 import pytest
 
 from pipeline.errors import REASONS
@@ -280,24 +282,56 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     return workplace
 
 
-def test_a_terminated_run_keeps_what_it_has_and_the_next_one_finishes_the_rest(many: Workplace) -> None:
-    job = many.write_job()
-    process = many.start(job)
+def _start_until(many: Workplace, more_rows: int) -> subprocess.Popen[str]:
+    """Start the job and return when so many further rows can be read."""
+    before = len(many.rows())
+    process = many.start(many.write_job())
     deadline = time.monotonic() + 300
-    while not many.rows() and process.poll() is None and time.monotonic() < deadline:
+    while len(many.rows()) < before + more_rows and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
+    return process
+
+
+def _actors(process: subprocess.Popen[str], name: str) -> list[psutil.Process]:
+    session = [child for child in psutil.Process(process.pid).children(recursive=True) if child.is_running()]
+    return [child for child in session if any(f"ray::{name}" in part for part in child.cmdline())]
+
+
+def _kept(many: Workplace, kept: dict[str, dict[str, Any]]) -> bool:
+    rows = many.rows()
+    return all(rows[name]["row_id"] == row["row_id"] for name, row in kept.items())
+
+
+def test_a_terminated_run_commits_what_it_has_and_leaves(many: Workplace) -> None:
+    process = _start_until(many, 1)
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 4, said
     assert "everything so far is committed" in said
+    assert 0 < len(many.rows()) < 40
+
+
+def test_a_run_whose_engine_dies_keeps_what_it_has_and_says_so(many: Workplace) -> None:
     kept = many.rows()
-    assert 0 < len(kept) < 40
-    run = many.run(job)
-    assert run.code == 0, run.said
+    process = _start_until(many, 1)
+    (engine,) = _actors(process, "_EngineActor")
+    engine.kill()
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 4, said
+    assert "the engine died" in said
+    assert len(kept) < len(many.rows()) < 40 and _kept(many, kept)
+
+
+def test_the_next_run_finishes_the_rest_even_if_a_front_end_worker_dies(many: Workplace) -> None:
+    kept = many.rows()
+    process = _start_until(many, 1)
+    _actors(process, "_FrontEndActor")[0].kill()
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
     rows = many.rows()
-    assert len(rows) == 40
-    assert {name: rows[name]["row_id"] for name in kept} == {name: row["row_id"] for name, row in kept.items()}
+    assert len(rows) == 40 and _kept(many, kept)
     assert all(row["status"] == "ok" for row in rows.values())
+    assert max(row["attempts"] for row in rows.values()) <= 2
 
 
 def test_an_item_whose_time_is_over_gets_a_deadline_row_and_is_tried_again(many: Workplace) -> None:

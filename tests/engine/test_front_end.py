@@ -1,0 +1,135 @@
+"""A front-end worker's work on real files, with the real renderer: every failure becomes a value with its reason."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pipeline.front_end
+from pipeline.errors import ItemError
+from pipeline.front_end import FrontEnd, _check_senses
+from pipeline.records import Item
+from tests.engine.test_vllm import recording
+
+pytestmark = pytest.mark.engine
+
+CLIPS = Path(__file__).parents[2] / "jobs" / "demo" / "clips"
+
+
+def item_of(path: Path) -> Item:
+    return Item("item", str(path), os.fsencode(path), 1, 1, "key")
+
+
+def failure(front_end: FrontEnd, path: Path, budget_s: float = 60.0) -> tuple[str | None, str | None]:
+    prepared, prompt = front_end.prepare(item_of(path), "request", budget_s)
+    assert prompt is None
+    return prepared.error_code, prepared.error_message
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Give up root's right to read everything, if this is root."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_good_file_is_known_before_the_engine_sees_it(front_end: FrontEnd) -> None:
+    prepared, prompt = front_end.prepare(item_of(CLIPS / "telescope_mirror.mp4"), "good", 60.0)
+    assert prepared.error_code is None and prompt is not None
+    assert prepared.facts is not None and prepared.facts.kind == "av"
+    assert prepared.content_sha256 is not None and len(prepared.content_sha256) == 64
+    assert prepared.coverage == 1.0 and prepared.duration_s == pytest.approx(13.06, abs=0.1)
+    assert prepared.prompt_tokens == len(prompt["prompt_token_ids"])
+    times = prepared.phases
+    assert None not in (times.fetch_s, times.probe_s, times.plan_s, times.decode_s, times.render_s)
+
+
+def test_a_live_recording_without_a_length_is_measured_before_it_is_planned(
+    front_end: FrontEnd, tmp_path: Path
+) -> None:
+    """A pipe cannot be rewound to write the length into the header."""
+    live = tmp_path / "live.webm"
+    command = f"ffmpeg -loglevel error -i '{CLIPS / 'screen.webm'}' -c copy -f webm -live 1 - > '{live}'"
+    assert os.system(command) == 0
+    prepared, prompt = front_end.prepare(item_of(live), "live", 60.0)
+    assert prompt is not None, prepared.error_message
+    assert prepared.duration_s == pytest.approx(6.0, abs=0.2)
+    assert prepared.coverage == 1.0 and prepared.frames >= 12
+
+
+def test_a_file_that_goes_away_between_listing_and_reading_is_missing(front_end: FrontEnd, tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    shutil.copyfile(CLIPS / "no_sound.mp4", path)
+    item = item_of(path)
+    path.unlink()
+    prepared, _ = front_end.prepare(item, "gone", 60.0)
+    assert prepared.error_code == "source_missing"
+
+
+def test_a_file_without_permission_is_unreadable(front_end: FrontEnd, tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    shutil.copyfile(CLIPS / "no_sound.mp4", path)
+    tmp_path.chmod(0o755)
+    path.chmod(0)
+    with as_nobody():
+        code, message = failure(front_end, path)
+    assert code in ("source_unreadable", "source_missing"), message
+    if os.access(tmp_path, os.X_OK):
+        assert message
+
+
+def test_an_item_without_time_left_is_a_deadline_and_decodes_nothing(front_end: FrontEnd) -> None:
+    assert failure(front_end, CLIPS / "no_sound.mp4", budget_s=0.0)[0] == "deadline"
+
+
+def test_a_surprise_costs_the_item_and_not_the_worker(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline.front_end, "plan", lambda *_: 1 / 0)
+        assert failure(front_end, CLIPS / "no_sound.mp4") == ("internal_error", "ZeroDivisionError: division by zero")
+    assert front_end.prepare(item_of(CLIPS / "no_sound.mp4"), "after", 60.0)[1] is not None
+
+
+def test_a_prompt_that_holds_other_tokens_than_planned_is_refused(front_end: FrontEnd) -> None:
+    facts, plan, decoded = recording(3.0)
+    cut = replace(decoded, pcm=decoded.pcm[: 3 * 16_000])  # no whole number of 80 ms: the processor counts otherwise
+    with pytest.raises(ItemError) as caught:
+        front_end.renderer.render("mismatch", facts, plan, cut, 3.0)
+    assert caught.value.code == "token_mismatch"
+
+
+def test_frames_the_processor_cannot_cut_into_patches_are_a_render_failure(front_end: FrontEnd) -> None:
+    facts, plan, decoded = recording(3.0)
+    odd = replace(decoded, frames=np.zeros((6, 33, 50, 3), np.uint8))
+    with pytest.raises(ItemError) as caught:
+        front_end.renderer.render("odd", facts, plan, odd, 3.0)
+    assert caught.value.code in ("render_failed", "token_mismatch")
+
+
+def test_a_prompt_beyond_the_context_is_too_long(front_end: FrontEnd) -> None:
+    facts, plan, decoded = recording(2700.0, grey=None)
+    with pytest.raises(ItemError) as caught:
+        front_end.renderer.render("long", facts, plan, decoded, 2700.0)
+    assert caught.value.code == "prompt_too_long"
+
+
+@pytest.mark.parametrize(("lost", "code"), [("pcm", "audio_lost"), ("frames", "video_lost")])
+def test_sound_or_pictures_that_cannot_be_decoded_make_an_error_and_no_half_answer(lost: str, code: str) -> None:
+    facts, _, decoded = recording(3.0)
+    _check_senses(facts, decoded)
+    halved = replace(decoded, **{lost: getattr(decoded, lost)[:0]})
+    with pytest.raises(ItemError) as caught:
+        _check_senses(facts, halved)
+    assert caught.value.code == code

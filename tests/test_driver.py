@@ -1,0 +1,186 @@
+"""The driver's laws with workers that fail on purpose: one row per item, whatever breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.driver import Driver
+from pipeline.errors import EngineLost, ItemError
+from pipeline.events import EventLog
+from pipeline.ledger import Todo
+from pipeline.progress import Tally
+from pipeline.records import Completion, Item, MediaFacts, Phases, Prepared
+from pipeline.row import VerdictRow
+from pipeline.sink import Sink
+from tests.test_verdict import FACTS, answer_tokens, choice, completion
+
+READY = Prepared(
+    phases=Phases(decode_s=0.1),
+    facts=MediaFacts("audio", "wav", 3.0, None, None),
+    coverage=1.0,
+    audio_tokens=3,
+    video_tokens=4,
+)
+GOOD = completion(answer_tokens([choice("pass", 0.9, review=0.1)]))
+
+
+class Scripted:
+    """Workers of one front end and one engine that do what a test says."""
+
+    def __init__(self, prepare: Callable[[Item], Any], ask: Callable[[str], Any] = lambda _: GOOD) -> None:
+        self._prepare, self._ask = prepare, ask
+        self.killed = 0
+
+    @asynccontextmanager
+    async def free_front_end(self) -> AsyncIterator[Scripted]:
+        yield self
+
+    async def prepare(self, item: Item, request_id: str, budget_s: float) -> tuple[Prepared, Any]:
+        result = self._prepare(item)
+        if asyncio.iscoroutine(result):
+            result = await result
+        return result, None if result.error_code else request_id
+
+    async def ask(self, request_id: str, prompt: Any, timeout_s: float) -> Completion:
+        result: Completion = self._ask(request_id)
+        return result
+
+    def kill(self) -> None:
+        self.killed += 1
+
+
+def items(count: int) -> list[Item]:
+    return [Item(f"item{n}", f"/{n}.wav", b"/%d.wav" % n, 1, 1, "key") for n in range(count)]
+
+
+def drive(
+    folder: Path, workers: Scripted, count: int = 3, sla_s: float = 60.0, sink: Sink | None = None
+) -> dict[str, VerdictRow]:
+    """Run the driver over `count` items and return the committed rows."""
+    rows: dict[str, VerdictRow] = {}
+
+    class Counting(Tally):
+        def count(self, row: VerdictRow) -> None:
+            super().count(row)
+            assert row.item_id not in rows
+            rows[row.item_id] = row
+
+    async def listed() -> AsyncIterator[tuple[Item, Todo]]:
+        for item in items(count):
+            yield item, Todo("new")
+
+    async def work() -> None:
+        out = sink or Sink(folder / "out", "run", rows_per_part=100, commit_every_s=0.5)
+        facts = replace(FACTS, sla_s=sla_s)
+        with EventLog(folder / "events.jsonl") as events:
+            driver = Driver(
+                workers,  # type: ignore[arg-type]
+                out,
+                facts,
+                Counting(),
+                events,
+                credits=2,
+                commit_every_s=0.5,
+                now=lambda: datetime.now(UTC),
+            )
+            await driver.run(listed(), asyncio.Event())
+
+    asyncio.run(work())
+    return rows
+
+
+def test_every_item_is_answered_and_committed(tmp_path: Path) -> None:
+    rows = drive(tmp_path, Scripted(lambda _: READY), 25)
+    assert len(rows) == 25
+    assert {row.status for row in rows.values()} == {"ok"}
+    assert rows["item0"].attempts == 1 and rows["item0"].decode_s == pytest.approx(0.1)
+
+
+def test_an_item_whose_worker_dies_once_is_tried_again(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def prepare(item: Item) -> Prepared:
+        seen.append(item.item_id)
+        if seen.count("item1") == 1 and item.item_id == "item1":
+            raise ItemError("front_end_lost", "killed")
+        return READY
+
+    rows = drive(tmp_path, Scripted(prepare))
+    assert [rows[f"item{n}"].attempts for n in range(3)] == [1, 2, 1]
+    assert rows["item1"].status == "ok"
+
+
+def test_an_item_that_kills_every_worker_gets_an_error_row_and_the_others_are_answered(tmp_path: Path) -> None:
+    def prepare(item: Item) -> Prepared:
+        if item.item_id == "item1":
+            raise ItemError("front_end_lost", "killed")
+        return READY
+
+    rows = drive(tmp_path, Scripted(prepare))
+    assert (rows["item1"].status, rows["item1"].reason, rows["item1"].attempts) == ("error", "front_end_lost", 2)
+    assert rows["item0"].status == rows["item2"].status == "ok"
+
+
+def test_a_surprise_in_the_driver_costs_one_item_only(tmp_path: Path) -> None:
+    def prepare(item: Item) -> Prepared:
+        if item.item_id == "item1":
+            raise ZeroDivisionError("nobody foresaw this")
+        return READY
+
+    rows = drive(tmp_path, Scripted(prepare))
+    assert (rows["item1"].reason, rows["item1"].verdict) == ("internal_error", "reject")
+    assert rows["item1"].message == "ZeroDivisionError: nobody foresaw this"
+    assert len(rows) == 3
+
+
+def test_an_answer_to_a_prompt_with_other_tokens_than_were_sent_is_an_error_row(tmp_path: Path) -> None:
+    deaf = replace(GOOD, audio_tokens=0)
+    rows = drive(tmp_path, Scripted(lambda _: READY, lambda _: deaf), 1)
+    assert (rows["item0"].status, rows["item0"].reason) == ("error", "token_mismatch")
+    assert rows["item0"].rationale is None
+
+
+def test_a_stuck_worker_is_killed_and_its_item_gets_a_deadline_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.driver._GRACE_S", 0.1)
+    workers = Scripted(lambda item: asyncio.sleep(60, READY) if item.item_id == "item0" else READY)
+    rows = drive(tmp_path, workers, 2, sla_s=2.0)
+    assert (rows["item0"].status, rows["item0"].reason, rows["item0"].verdict) == ("deadline", "deadline", "reject")
+    assert workers.killed == 1
+    assert rows["item1"].status == "ok"
+
+
+def test_a_dead_engine_ends_the_run_with_everything_so_far_committed(tmp_path: Path) -> None:
+    def ask(request_id: str) -> Completion:
+        if request_id.startswith("item4"):
+            raise EngineLost("it died")
+        return GOOD
+
+    sink = Sink(tmp_path / "out", "run", rows_per_part=100, commit_every_s=0.5)
+    with pytest.raises(EngineLost, match="it died"):
+        drive(tmp_path, Scripted(lambda _: READY, ask), 20, sink=sink)
+    assert sink.pending == 0
+    assert list((tmp_path / "out").glob("part-*.parquet"))
+
+
+def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.driver._COMMIT_ATTEMPTS", 1)
+    slow = Scripted(lambda _: asyncio.sleep(0.2, READY))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pipeline.atomic.os.replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        drive(tmp_path, slow, 100)
