@@ -21,6 +21,7 @@ from pipeline.job import Media
 from pipeline.media.decode import decode
 from pipeline.media.plan import plan
 from pipeline.media.probe import check_file, measured_duration_s, probe
+from pipeline.media.process import opened
 from pipeline.policy import Policy
 from pipeline.prompt import Renderer, expected_tokens
 from pipeline.records import (
@@ -149,15 +150,13 @@ def _fetch(path: bytes) -> str:
     """Return the SHA-256 (hex) of the file's bytes; the file is checked before it is opened."""
     check_file(path)
     digest = hashlib.sha256()
-    try:
-        with open(path, "rb", buffering=0) as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            while chunk := file.read(_READ_BYTES):
+    with opened(path) as fd:
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            while chunk := os.read(fd, _READ_BYTES):
                 digest.update(chunk)
-    except FileNotFoundError as error:
-        raise ItemError("source_missing", f"{os.fsdecode(path)!r} went away before it was read") from error
-    except OSError as error:
-        raise ItemError("source_unreadable", f"reading failed: {error.strerror}") from error
+        except OSError as error:
+            raise ItemError("source_unreadable", f"reading the file failed: {error.strerror}") from error
     return digest.hexdigest()
 
 

@@ -93,7 +93,7 @@ class Renderer:
     def render(
         self, request_id: str, facts: MediaFacts, plan: Plan, decoded: Decoded, duration_s: float | None
     ) -> Rendered:
-        """Return the prompt. Raises ItemError `render_failed` or `token_mismatch`."""
+        """Return the prompt. Raises ItemError `render_failed`, `prompt_too_long` or `token_mismatch`."""
         plain = self._plain(request_id, facts, plan, decoded, duration_s)
         expected = expected_tokens(decoded, plan)
         if self._renderer is None:
@@ -106,9 +106,13 @@ class Renderer:
             )
         except Exception as error:
             # The seam for everything vLLM and the HF processors raise about one prompt.
-            code = "prompt_too_long" if "maximum" in str(error) and "length" in str(error) else "render_failed"
-            raise ItemError(code, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+            raise ItemError("render_failed", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
         tokens = ready["prompt_token_ids"]
+        longest = self._config.model_config.max_model_len
+        if len(tokens) >= longest:
+            raise ItemError(
+                "prompt_too_long", f"the prompt has {len(tokens)} tokens, engine.max_model_len is {longest}"
+            )
         check_tokens(count_media_tokens(tokens, self._ids), expected)
         return Rendered(ready, expected, len(tokens))
 

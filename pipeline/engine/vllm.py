@@ -159,8 +159,7 @@ class VllmEngine:
             self._engine.add_request(request.request_id, request.prompt, self._sampling.clone())
         except Exception as error:
             # The seam for everything vLLM raises about one request: bad lengths, grammars, shapes.
-            code = "prompt_too_long" if "maximum model length" in str(error) else "engine_rejected"
-            request.future.set_exception(ItemError(code, f"{type(error).__name__}: {_short(error)}"))
+            request.future.set_exception(ItemError("engine_rejected", f"{type(error).__name__}: {_short(error)}"))
         else:
             self._waiting[request.request_id] = request.future
 
