@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,9 @@ EPILOG = """exit codes:
   3  another run holds this output
   4  stopped early (signal, engine lost); everything so far is committed
 """
+
+
+STOPPED = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"run_batch: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        return 4
+        return STOPPED
+    except Exception:
+        # What was committed stays; 1 would claim that the run finished.
+        traceback.print_exc()
+        print("run_batch: stopped by a defect of this program; please report the lines above", file=sys.stderr)
+        return STOPPED
 
 
 def _parser() -> argparse.ArgumentParser:

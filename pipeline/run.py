@@ -84,13 +84,15 @@ def run_job(job: Job, console: Console) -> int:
     check_source(job.source)
     resolved = resolve(job)
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    with lock_output(job.output.path, run_id):
+    with lock_output(job.output.path, run_id) as dead:
         ledger = read_ledger(job.output.path)
         model = resolved.checkpoint.label()
         about = describe(resolved.policy.id, resolved.policy.version, model)
         check_fingerprints(ledger, resolved.fingerprint, job.output.on_change, about)
         folder = run_folder(job.output.path, run_id)
         with EventLog(folder / "events.jsonl") as events, open_progress(console) as progress:
+            if dead is not None:
+                progress.say(f"{job.name}: run {dead.get('run_id')} ended without letting go of the output; going on")
             return asyncio.run(_run(resolved, ledger, run_id, folder, events, progress))
 
 

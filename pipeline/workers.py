@@ -209,19 +209,23 @@ async def _result(reference: Any) -> Any:
 def start_ray(workers: int, device: str) -> None:
     """Start Ray on this machine with room for the engine and so many front-end workers.
 
-    Ray replaces the process's signal handlers while it starts.
+    Ray replaces the process's signal handlers while it starts. Raises JobError.
     """
     environment = child_environment(device)
     os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
-    ray.init(
-        num_cpus=workers + _LOGICAL_CPUS_BESIDE_WORKERS,
-        include_dashboard=False,
-        object_store_memory=_OBJECT_STORE_BYTES,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        configure_logging=True,
-        runtime_env={"env_vars": environment},
-    )
+    try:
+        ray.init(
+            address="local",
+            num_cpus=workers + _LOGICAL_CPUS_BESIDE_WORKERS,
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": environment},
+        )
+    except Exception as error:
+        # The seam for everything that keeps Ray from starting: ports, memory, a wrong RAY_ variable.
+        raise JobError(f"Ray did not start: {_root(error)}") from error
 
 
 def _accelerators(setup: FrontEndSetup) -> dict[str, float]:
