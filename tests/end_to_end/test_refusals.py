@@ -87,6 +87,13 @@ def test_an_output_that_cannot_be_made_is_refused(ready: Workplace) -> None:
     assert "output.path" in run.said
 
 
+def test_a_ray_that_cannot_start_is_said_with_exit_code_2(ready: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", "/proc/none")
+    run = ready.run(ready.write_job())
+    assert run.code == 2
+    assert "Ray did not start" in run.said and "Traceback" not in run.said
+
+
 def test_a_dry_run_prints_job_items_and_plans_and_writes_nothing(ready: Workplace) -> None:
     ready.take("telescope_mirror.mp4", "broken.mp4")
     run = ready.run(ready.write_job(), "--dry-run", "--set", "media.video.max_rate_hz=1")
