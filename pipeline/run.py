@@ -24,10 +24,11 @@ from pipeline.errors import EngineLost
 from pipeline.events import EventLog
 from pipeline.job import Job
 from pipeline.ledger import Ledger, Todo, check_fingerprints, decide, describe, read_ledger
+from pipeline.lock import lock_output, run_folder
 from pipeline.progress import Progress, Tally, open_progress
 from pipeline.records import Item, JsonObject
 from pipeline.resolve import Resolved, resolve
-from pipeline.sink import Sink, lock_output, run_folder, steady_utc
+from pipeline.sink import Sink, steady_utc
 from pipeline.source import check_source, id_key, list_items
 from pipeline.verdict import RunFacts
 

@@ -1,4 +1,4 @@
-"""The only writer of the output: grows Parquet parts by replacing them whole, and holds the output's lock.
+"""The only writer of rows: grows Parquet parts by replacing them whole.
 
 At every moment each item has its one row: a new row goes to the run's open part, a row that replaces another
 goes into the part that holds it. A failed write changes nothing and keeps the rows pending.
@@ -6,15 +6,9 @@ goes into the part that holds it. A failed write changes nothing and keeps the r
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import json
-import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,20 +16,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pipeline.atomic import remove_stale_temps, write_atomic
-from pipeline.errors import JobError, OutputLocked
+from pipeline.atomic import remove_stale_temps
+from pipeline.part import read_part, write_part
 from pipeline.records import LedgerEntry
 from pipeline.row import ARROW_SCHEMA, VerdictRow, as_record
 
 Clock = Callable[[], datetime]
 _Key = tuple[str, str]  # item_id and fingerprint: what may have only one row
 
-_MAGIC = b"PAR1"
 _ROW_TYPE = pa.struct(list(ARROW_SCHEMA))
-_UNIQUE = {"row_id", "follows_row_id", "item_id", "uri", "source_key", "content_sha256", "rationale"}
-_REPEATING = [name for name in ARROW_SCHEMA.names if name not in _UNIQUE]
 
 
 def steady_utc() -> Clock:
@@ -221,7 +211,7 @@ class Sink:
             now = self._clock()
             new = [item.stamped(now) for item in (*swaps.values(), *added)]
             table = _placed(part.table, new, places)
-            _write_part(self._folder / part.name, table)
+            write_part(self._folder / part.name, table)
             keys = ((row.item_id, row.fingerprint) for row in new)
             self._open = replace(part, table=table, places=part.places | dict(zip(keys, places, strict=True)))
             self._settle(new)
@@ -235,7 +225,7 @@ class Sink:
         The place may hold the new row already: a write can come through and still be reported as failed.
         """
         path = self._folder / part
-        table = _read_part(path)
+        table = read_part(path)
         if table is None:
             strays.extend(members)
             return
@@ -253,7 +243,7 @@ class Sink:
         if swaps:
             now = self._clock()
             new = [item.stamped(now) for item in swaps.values()]
-            _write_part(path, _placed(table, new, list(swaps)))
+            write_part(path, _placed(table, new, list(swaps)))
             self._settle(new)
 
     def _settle(self, rows: list[VerdictRow]) -> None:
@@ -285,157 +275,3 @@ def _placed(table: Any, rows: Sequence[VerdictRow], places: Sequence[int]) -> An
     order[np.array(places)] = table.num_rows + np.arange(len(rows))
     both = pa.concat_tables([table, _table(rows)]).combine_chunks()
     return both if np.array_equal(order, np.arange(both.num_rows)) else both.take(pa.array(order))
-
-
-def _read_part(path: Path) -> Any:
-    """Return a part as an Arrow table, None if it is not there. Raises OSError if it is no part of ours."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read()
-    except pa.ArrowException as error:
-        raise OSError(errno.EIO, f"damaged part: {error}", str(path)) from error
-    if not table.schema.equals(ARROW_SCHEMA):
-        raise OSError(errno.EIO, "the part has other columns than this version writes", str(path))
-    return table
-
-
-def _write_part(path: Path, table: Any) -> None:
-    """Put the table in the place of a part. Raises OSError."""
-    try:
-        former = path.read_bytes()
-        span = _span(former)
-    except (FileNotFoundError, pa.ArrowException):
-        write_atomic(path, b"".join(_encoded(table, 0)))
-    else:
-        write_atomic(path, _around(table, former, *span))
-
-
-def _around(table: Any, former: bytes, start: int, end: int) -> bytes:
-    """Return a Parquet file of the table that also serves a reader who has half-opened the former one.
-
-    Polars and DuckDB ask for a file's size, footer and columns by its path, one after the other, and may meet
-    two versions. So the former columns (`start` to `end`) stay where they are, the new go before or after them,
-    and the file keeps its size or else keeps the former footer too. It stays below six times its rows.
-    """
-    size = len(former)
-    if end - start < start:
-        columns, footer = _encoded(table, 0)
-        if len(columns) <= start:
-            kept = former[start : end if end + len(footer) <= size else size]
-            return _filled(columns + bytes(start - len(columns)) + kept, footer, size)
-    columns, footer = _encoded(table, end)
-    if end + len(columns) + len(footer) > size:
-        end = size
-        columns, footer = _encoded(table, end)
-    return _filled(_MAGIC + bytes(start - len(_MAGIC)) + former[start:end] + columns, footer, size)
-
-
-def _filled(content: bytes, footer: bytes, size: int) -> bytes:
-    """Return a file of this size, or of one with room for more if it must grow."""
-    needed = len(content) + len(footer)
-    if needed > size:
-        size = needed + needed // 4
-    return content + bytes(size - needed) + footer
-
-
-def _encoded(table: Any, start: int) -> tuple[bytes, bytes]:
-    """Return a Parquet file's columns as they must stand at `start` (at 0 with the magic), and its footer."""
-    buffer = pa.BufferOutputStream()
-    writer = pq.ParquetWriter(buffer, ARROW_SCHEMA, compression="zstd", use_dictionary=_REPEATING)
-    buffer.write(bytes(max(0, start - buffer.tell())))
-    writer.write_table(table)
-    end = buffer.tell()
-    writer.close()
-    data = buffer.getvalue()
-    return data[start:end].to_pybytes(), data[end:].to_pybytes()
-
-
-def _span(part: bytes) -> tuple[int, int]:
-    """Return where the columns of a Parquet file begin and end. Raises pa.ArrowException if it is none."""
-    footer = pq.ParquetFile(pa.BufferReader(part)).metadata
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    chunks = [group.column(number) for group in groups for number in range(footer.num_columns)]
-    begins = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
-    ends = [begin + chunk.total_compressed_size for begin, chunk in zip(begins, chunks, strict=True)]
-    return min(begins, default=len(_MAGIC)), max(ends, default=len(_MAGIC))
-
-
-def run_folder(output: Path, run_id: str) -> Path:
-    """Return the folder for everything of a run that is no row, made if missing."""
-    folder = output / "_runs" / run_id
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@contextmanager
-def lock_output(folder: Path, run_id: str) -> Iterator[dict[str, Any] | None]:
-    """Hold an output for one run; yield who held it before and died without letting go, if so.
-
-    The kernel lets go when the process dies. Raises OutputLocked if another run holds it, JobError if the
-    folder cannot be used.
-    """
-    path = folder / "_runs" / "lock"
-    try:
-        file = _open_locked(path)
-    except BlockingIOError:
-        raise OutputLocked(f"the output {folder} is held by another run: {_told(_holder(path))}") from None
-    except OSError as error:
-        raise JobError(f"output.path: {folder} cannot be locked for writing: {error.strerror or error}") from None
-    with os.fdopen(file, "r+b") as lock:
-        former = _holder(path)
-        holder = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "run_id": run_id,
-            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        try:
-            lock.truncate(0)
-            lock.write(json.dumps(holder).encode())
-            lock.flush()
-        except OSError as error:
-            raise JobError(f"output.path: {folder} cannot be written: {error.strerror or error}") from None
-        try:
-            yield former
-        finally:
-            lock.truncate(0)
-
-
-def _open_locked(path: Path) -> int:
-    """Return a descriptor of the lock file with the lock on it. Raises BlockingIOError if it is held."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(path.stat(), os.fstat(file)):
-                    return file
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)  # the lock file was removed meanwhile: lock the one that is there now
-
-
-def _holder(path: Path) -> dict[str, Any] | None:
-    """Return what the lock file says of its holder."""
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
-
-
-def _told(holder: dict[str, Any] | None) -> str:
-    """Return a holder in words."""
-    if holder is None:
-        return "it has not said which yet"
-    try:
-        age = datetime.now(UTC) - datetime.fromisoformat(str(holder.get("started_at")))
-        since = f"for {timedelta(seconds=round(age.total_seconds()))}"
-    except ValueError:
-        since = "since an unknown time"
-    return f"run {holder.get('run_id')}, process {holder.get('pid')} on host {holder.get('host')}, {since}"

@@ -6,39 +6,21 @@ what cannot be read still becomes an item, and the front end turns it into an er
 
 from __future__ import annotations
 
-import csv
 import fnmatch
 import hashlib
-import json
-import math
 import os
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import quote, unquote_to_bytes
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import NamedTuple
 
 from pipeline.errors import JobError
 from pipeline.job import Source
+from pipeline.manifest import Named, manifest_rows
 from pipeline.records import Item
+from pipeline.uri import absolute, name_bytes, name_text, uri_of
 
-_UNSHOWABLE = ("Cc", "Zl", "Zp", "Cs")
-_FILE_SCHEME = re.compile(r"file:(?://(?P<host>[^/]*))?(?P<path>/.*)", re.IGNORECASE | re.DOTALL)
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _DERIVED_ID = re.compile(r"[0-9a-f]*")
-
-
-class _Named(NamedTuple):
-    """A recording as it was named: its path, the manifest's id if any, where it was named."""
-
-    path: bytes
-    id: str | None
-    where: str
 
 
 class _Found(NamedTuple):
@@ -55,7 +37,7 @@ def list_items(source: Source) -> Iterator[Item]:
     A recording named by both keeps the manifest's id. Holds about 100 bytes per item listed. Raises JobError
     for a manifest row that cannot be understood and for an id given to two recordings.
     """
-    for uri, named in _unique(chain(_manifest(source), _paths(source))):
+    for uri, named in _unique(chain(manifest_rows(source), _paths(source))):
         size, modified = _size_and_time(named.path)
         item_id = named.id if named.id is not None else _digest(uri).hex()
         key = _digest(f"{uri}\n{size}\n{modified}").hex()
@@ -69,7 +51,7 @@ def check_source(source: Source) -> None:
     """
     for text in source.paths:
         _check_path(text, source)
-    if source.manifest is not None and not sum(1 for _ in _unique(_manifest(source))):
+    if source.manifest is not None and not sum(1 for _ in _unique(manifest_rows(source))):
         raise JobError(f"source.manifest: {source.manifest} lists no recording")
 
 
@@ -78,33 +60,6 @@ def id_key(item_id: str) -> bytes:
     if len(item_id) == 32 and _DERIVED_ID.fullmatch(item_id):
         return bytes.fromhex(item_id)
     return hashlib.blake2b(item_id.encode(), digest_size=16).digest()
-
-
-def uri_of(path: bytes) -> str:
-    """Return the absolute path as text, or a percent-encoded file:// address if it is no clean UTF-8."""
-    try:
-        text = path.decode("utf-8")
-    except UnicodeDecodeError:
-        return "file://" + quote(path, safe="/")
-    if text.isprintable() or not any(unicodedata.category(char) in _UNSHOWABLE for char in text):
-        return text
-    return "file://" + quote(path, safe="/")
-
-
-def path_of(uri: str) -> bytes:
-    """Return the path that `uri_of` gave this uri for."""
-    address = _FILE_SCHEME.fullmatch(uri)
-    return unquote_to_bytes(address["path"]) if address else _bytes(uri)
-
-
-def _bytes(text: str) -> bytes:
-    """Return a name as bytes, whatever the locale; raises UnicodeEncodeError for text that cannot be one."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _text(name: bytes) -> str:
-    """Return a name as text that `_bytes` turns back."""
-    return name.decode("utf-8", "surrogateescape")
 
 
 def _size_and_time(path: bytes) -> tuple[int | None, int | None]:
@@ -121,7 +76,7 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()[:16]
 
 
-def _unique(named: Iterable[_Named]) -> Iterator[tuple[str, _Named]]:
+def _unique(named: Iterable[Named]) -> Iterator[tuple[str, Named]]:
     """Yield each uri once. Raises JobError if a manifest gives one id to two uris or two ids to one."""
     given: dict[bytes, bytes | None] = {}  # digest of each uri -> key of its id; None: derived from the uri
     owners: dict[bytes, bytes] = {}  # key of each given id -> digest of its uri
@@ -148,12 +103,12 @@ def _unique(named: Iterable[_Named]) -> Iterator[tuple[str, _Named]]:
 # Paths
 
 
-def _paths(source: Source) -> Iterator[_Named]:
+def _paths(source: Source) -> Iterator[Named]:
     """Yield what `source.paths` names."""
     filters = _Filters(source)
     for text in source.paths:
-        for path in _files(_bytes(text), filters):
-            yield _Named(path, None, "")
+        for path in _files(name_bytes(text), filters):
+            yield Named(path, None, "")
 
 
 class _Filters:
@@ -165,7 +120,7 @@ class _Filters:
 
     def take(self, name: bytes) -> bool:
         """Return whether a folder's file of this name is listed."""
-        text = _text(name)
+        text = name_text(name)
         return bool(self._include.match(text)) and not self._exclude.match(text)
 
 
@@ -179,7 +134,7 @@ def _files(path: bytes, filters: _Filters) -> Iterator[bytes]:
 
     A folder that a glob matches is searched like one that is named, as if a shell had expanded the glob.
     """
-    path = _absolute(path)
+    path = absolute(path)
     literal = os.path.lexists(path)
     if literal:
         yield from _below(path, filters) if os.path.isdir(path) else [path]
@@ -256,11 +211,11 @@ def _expand(base: bytes, parts: list[bytes]) -> Iterator[_Found]:
     if literal:
         candidates = [_Found(exact, os.path.isdir(exact))] if os.path.lexists(exact) else []
     else:
-        matches = re.compile(fnmatch.translate(_text(part))).match
+        matches = re.compile(fnmatch.translate(name_text(part))).match
         candidates = [
             found
             for found in _entries(base)
-            if found.unreadable or found.path == exact or matches(_text(os.path.basename(found.path)))
+            if found.unreadable or found.path == exact or matches(name_text(os.path.basename(found.path)))
         ]
     for found in candidates:
         if not rest or found.unreadable:
@@ -271,7 +226,7 @@ def _expand(base: bytes, parts: list[bytes]) -> Iterator[_Found]:
 
 def _check_path(text: str, source: Source) -> None:
     """Raise JobError if one of `source.paths` matches nothing."""
-    path = _absolute(_bytes(text))
+    path = absolute(name_bytes(text))
     shown = uri_of(path)
     if not os.path.lexists(path) and not _is_pattern(path):
         hint = "; only local files are supported yet" if re.search(r"[A-Za-z][A-Za-z0-9+.-]*:/", text) else ""
@@ -286,131 +241,3 @@ def _check_path(text: str, source: Source) -> None:
     if os.path.isdir(path):
         raise JobError(f"source.paths: {shown} holds no file that source.include and source.exclude let through")
     raise JobError(f"source.paths: {shown} matches no file")
-
-
-def _absolute(path: bytes) -> bytes:
-    """Return the path from the root, without `.` and `..`; links before a `..` are resolved."""
-    parts = os.path.join(os.getcwdb(), path).split(b"/")
-    if b".." in parts:
-        cut = len(parts) - parts[::-1].index(b"..")
-        parts = [*os.path.realpath(b"/".join(parts[:cut])).split(b"/"), *parts[cut:]]
-    return b"/" + b"/".join(part for part in parts if part not in (b"", b"."))
-
-
-# Manifests
-
-
-def _manifest(source: Source) -> Iterator[_Named]:
-    """Yield the rows of the manifest, if there is one."""
-    path = source.manifest
-    if path is None:
-        return
-    readers = {".csv": _csv_rows, ".jsonl": _jsonl_rows, ".ndjson": _jsonl_rows, ".parquet": _parquet_rows}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise JobError(f"source.manifest: {path} must be a .csv, .jsonl or .parquet file")
-    folder = _absolute(os.fsencode(path.parent))
-    try:
-        for place, uri, given_id in reader(path):
-            where = f"source.manifest: {path}, {place}"
-            yield _Named(_local_path(uri, folder, where), _text_id(given_id, where), where)
-    except FileNotFoundError:
-        raise JobError(f"source.manifest: {path} does not exist") from None
-    except OSError as error:
-        raise JobError(f"source.manifest: {path} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise JobError(f"source.manifest: {path} is not UTF-8: {error}") from None
-
-
-_Rows = Iterator[tuple[str, Any, Any]]
-
-
-def _csv_rows(path: Path) -> _Rows:
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        # strict: a quote that is never closed must not swallow the rest of the list.
-        rows = csv.reader(file, strict=True)
-        try:
-            header = [name.strip() for name in next(rows, [])]
-            uri_at, id_at = _columns(header, path)
-            for row in rows:
-                if row:
-                    cells: list[str | None] = [*row, *[None] * (len(header) - len(row))]
-                    yield f"line {rows.line_num}", cells[uri_at], None if id_at is None else cells[id_at]
-        except csv.Error as error:
-            raise JobError(f"source.manifest: {path}, line {rows.line_num}: bad CSV: {error}") from None
-
-
-def _jsonl_rows(path: Path) -> _Rows:
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            text = line.decode("utf-8-sig").strip()
-            if not text:
-                continue
-            try:
-                row = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise JobError(f"source.manifest: {path}, line {number}: bad JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise JobError(f"source.manifest: {path}, line {number}: must be a JSON object with a uri")
-            yield f"line {number}", row.get("uri"), row.get("id")
-
-
-def _parquet_rows(path: Path) -> _Rows:
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            _, id_at = _columns(names, path)
-            columns = ["uri"] if id_at is None else ["uri", "id"]
-            number = 0
-            for batch in file.iter_batches(batch_size=8192, columns=columns):
-                uris = batch.column("uri").to_pylist()
-                ids = [None] * len(uris) if id_at is None else batch.column("id").to_pylist()
-                for uri, given_id in zip(uris, ids, strict=True):
-                    number += 1
-                    yield f"row {number}", uri, given_id
-    except pa.ArrowException as error:
-        raise JobError(f"source.manifest: {path} is not a readable Parquet file: {error}") from None
-
-
-def _columns(names: list[str], path: Path) -> tuple[int, int | None]:
-    """Return where the columns uri and id stand."""
-    if "uri" not in names:
-        raise JobError(f'source.manifest: {path} has no column "uri"; it has: {", ".join(names) or "none"}')
-    return names.index("uri"), names.index("id") if "id" in names else None
-
-
-def _local_path(uri: Any, folder: bytes, where: str) -> bytes:
-    """Return the absolute path that a manifest's uri means. Raises JobError."""
-    if isinstance(uri, bytes):
-        uri = _text(uri)
-    if uri is None or (isinstance(uri, str) and not uri.strip()):
-        raise JobError(f"{where}: the row has no uri")
-    if not isinstance(uri, str):
-        raise JobError(f"{where}: uri must be text, not {type(uri).__name__}")
-    address = _FILE_SCHEME.fullmatch(uri)
-    scheme = _SCHEME.match(uri)
-    if address is None and scheme:
-        raise JobError(f'{where}: only local files are supported yet, not the scheme "{scheme[1]}://" of {uri!r}')
-    if address and (address["host"] or "localhost").lower() != "localhost":
-        raise JobError(f"{where}: {uri!r} lies on another host; only local files are supported yet")
-    try:
-        path = path_of(uri)
-    except UnicodeEncodeError:
-        raise JobError(f"{where}: {uri!r} cannot be a file name") from None
-    if b"\0" in path:
-        raise JobError(f"{where}: {uri!r} cannot be a file name")
-    return _absolute(os.path.join(folder, path))
-
-
-def _text_id(given: Any, where: str) -> str | None:
-    """Return a manifest's id as text, None if the row has none. Raises JobError."""
-    if given is None or given == "" or (isinstance(given, float) and math.isnan(given)):
-        return None
-    if isinstance(given, bool) or not isinstance(given, (str, int, float)):
-        raise JobError(f"{where}: id must be text or a number, not {type(given).__name__}")
-    text = str(given)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise JobError(f"{where}: the id {text!r} is not valid text") from None
-    return text

@@ -28,9 +28,10 @@ import pytest
 from pipeline.atomic import write_json_atomic
 from pipeline.errors import JobError, OutputLocked
 from pipeline.ledger import read_ledger
+from pipeline.lock import lock_output, run_folder
 from pipeline.records import LedgerEntry
 from pipeline.row import ARROW_SCHEMA, VerdictRow
-from pipeline.sink import Sink, lock_output, run_folder, steady_utc
+from pipeline.sink import Sink, steady_utc
 
 NOON = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 
@@ -365,7 +366,7 @@ from pathlib import Path
 sys.path.insert(0, "tests")
 from test_sink import make_row, make_sink
 from pipeline.ledger import read_ledger
-from pipeline.sink import lock_output
+from pipeline.lock import lock_output
 
 folder, log = Path(sys.argv[1]), os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -529,7 +530,7 @@ def test_rows_may_be_added_while_another_thread_commits(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from pipeline.sink import lock_output
+from pipeline.lock import lock_output
 with lock_output(Path(sys.argv[1]), "other-run"):
     print("held", flush=True)
     time.sleep(60)

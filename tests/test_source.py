@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from pipeline.errors import JobError
 from pipeline.job import Source
 from pipeline.records import Item
-from pipeline.source import check_source, id_key, list_items, path_of, uri_of
+from pipeline.source import check_source, id_key, list_items
+from pipeline.uri import path_of, uri_of
 
 
 def fill(folder: Path, *names: str) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.sink import lock_output
+from pipeline.lock import lock_output
 from tests.end_to_end.conftest import ROOT, Workplace
 
 
