@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,7 +25,26 @@ STOPPED = 4
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    args = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        return _run(_parser().parse_args(arguments))
+    except KeyboardInterrupt:
+        print("run_batch: stopped early; everything so far is committed", file=sys.stderr)
+        return STOPPED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Do what the arguments say."""
     try:
         from pipeline.errors import PipelineError
         from pipeline.job import load_job
@@ -34,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.dry_run:
             from pipeline.dry_run import dry_run
 
-            return dry_run(job, sys.stdout)
+            code = dry_run(job, sys.stdout)
+            sys.stdout.flush()
+            return code
         from rich.console import Console
 
         from pipeline.run import run_job
@@ -43,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PipelineError as error:
         print(f"run_batch: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        return STOPPED
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise
     except Exception:
         # What was committed stays; 1 would claim that the run finished.
         traceback.print_exc()

@@ -128,15 +128,16 @@ class Driver:
         try:
             outcome = await self._outcome(item, clock)
             row = build_row(item, outcome, self._facts, clock.admitted_at, todo.follows_row_id)
+            self._sink.add(row, todo.replaces)
         except EngineLost:
             raise
         except Exception as error:
             outcome = _failed(Prepared(phases=Phases()), "internal_error", f"{type(error).__name__}: {error}"[:500])
             row = build_row(item, outcome, self._facts, clock.admitted_at, todo.follows_row_id)
+            self._sink.add(row, todo.replaces)
         if row.reason is not None:
             event = "item_degraded" if row.degraded else "item_failed"
             self._events.write(event, item_id=item.item_id, uri=item.uri, reason=row.reason, message=row.message)
-        self._sink.add(row, todo.replaces)
 
     async def _outcome(self, item: Item, clock: _Clock) -> Outcome:
         """Return how the item ended, tried again if a worker died with it."""

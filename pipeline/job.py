@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import Field, model_validator
 
 from pipeline.errors import JobError
 from pipeline.records import JsonObject
-from pipeline.settings_io import Settings, read_yaml, validate
+from pipeline.settings_io import Settings, parse_yaml, read_yaml, validate
+from pipeline.uri import absolute as absolute_path
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).parent / "embedded" / "checkpoint"
@@ -34,6 +34,8 @@ class Source(Settings):
     def _something_to_list(self) -> Self:
         if not self.paths and self.manifest is None:
             raise ValueError("give paths or a manifest")
+        if "" in self.paths:
+            raise ValueError("a path is empty")
         return self
 
 
@@ -56,7 +58,7 @@ class Model(Settings):
 
     path: str = EMBEDDED
     """`embedded` for the small model that comes with the project, or the folder of a Qwen3-Omni checkpoint."""
-    name: str | None = None
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     """Name written into the rows; the folder's name if not given."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Number format of weights and activations; `auto` is bfloat16, and float32 on a CPU."""
@@ -71,11 +73,11 @@ class Engine(Settings):
 
     device: Literal["auto", "cpu", "cuda", "ascend"] = "auto"
     """What computes; `auto` takes an Ascend NPU, else a CUDA GPU, else the CPU."""
-    max_model_len: int = Field(default=32_768, ge=256)
+    max_model_len: int = Field(default=32_768, ge=256, le=2**20)
     """Context of prompt and answer together, tokens."""
-    max_num_seqs: int = Field(default=16, ge=1)
+    max_num_seqs: int = Field(default=16, ge=1, le=4096)
     """Most requests in one step."""
-    tensor_parallel_size: int = Field(default=1, ge=1)
+    tensor_parallel_size: int = Field(default=1, ge=1, le=64)
     """Devices that one replica is spread over."""
     render_in: Literal["auto", "front_end", "engine"] = "auto"
     """Who makes features and tokens: the front-end workers, or the engine's thread (for vLLM versions that take no
@@ -132,7 +134,7 @@ class Media(Settings):
 class FrontEnd(Settings):
     """The workers that decode and render."""
 
-    workers: int | None = Field(default=None, ge=1)
+    workers: int | None = Field(default=None, ge=1, le=1024)
     """How many, one CPU each; one per core if not given, at least two."""
     decode_timeout_s: float = Field(default=40.0, gt=0)
     """Longest time ffmpeg may take for one item, seconds."""
@@ -193,7 +195,17 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     data = _rebased(read_yaml(path, "job file"), path.resolve().parent)
     for override in overrides:
         _override(data, override)
+    for keys in _PATH_KEYS:
+        if _at(data, keys) == "":
+            raise JobError(f'job file {path}: "{".".join(keys)}": the path is empty')
     return validate(Job, _rebased(data, Path.cwd()), f"job file {path}")
+
+
+def _at(data: JsonObject, keys: Sequence[str]) -> Any:
+    place: Any = data
+    for key in keys:
+        place = place.get(key) if isinstance(place, dict) else None
+    return place
 
 
 def _override(data: JsonObject, override: str) -> None:
@@ -202,10 +214,7 @@ def _override(data: JsonObject, override: str) -> None:
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise JobError(f'--set wants KEY.KEY=VALUE, got "{override}"')
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise JobError(f'--set {key}: "{text}" is not a YAML value') from None
+    value = parse_yaml(text, f"--set {key}: the value")
     place = data
     for part in parts[:-1]:
         inner = place.setdefault(part, {})
@@ -224,7 +233,8 @@ def _rebased(data: JsonObject, base: Path) -> JsonObject:
     def absolute(value: Any) -> Any:
         if not isinstance(value, str) or not value:
             return value
-        return os.path.normpath(os.path.join(base, os.path.expanduser(value)))
+        # `..` behind a link is what the file system means by it.
+        return os.fsdecode(absolute_path(os.fsencode(os.path.join(base, os.path.expanduser(value)))))
 
     data = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
     for keys in _PATH_KEYS:
@@ -239,4 +249,7 @@ def _rebased(data: JsonObject, base: Path) -> JsonObject:
             source["paths"] = [source["paths"]]
         if isinstance(source.get("paths"), list):
             source["paths"] = [absolute(value) for value in source["paths"]]
+        for key in ("include", "exclude"):
+            if isinstance(source.get(key), str):
+                source[key] = [source[key]]
     return data

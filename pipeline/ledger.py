@@ -230,7 +230,7 @@ def check_fingerprints(ledger: Ledger, fingerprint: str, on_change: OnChange, de
         return
     held = "; ".join(f"{ledger.rows_of(other)} rows of {text}" for other, text in others.items())
     if description in others.values():
-        held += ", with other media, answer or engine settings or another version of this program"
+        held += ", with other words in the policy, other media, answer or engine settings, or another program version"
     now = f" This run: {description}." if description and description not in others.values() else ""
     raise JobError(
         f"the output holds {held}.{now} Rows that cannot be compared do not mix unasked: use another "

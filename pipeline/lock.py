@@ -22,6 +22,26 @@ def run_folder(output: Path, run_id: str) -> Path:
     return folder
 
 
+def check_output(folder: Path) -> None:
+    """Raise JobError if no output can be written there; makes nothing."""
+    try:
+        nearest = next(path for path in (folder, *folder.parents) if _exists(path))
+        usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise JobError(f"output.path: {folder} cannot be used: {error.strerror or error}") from None
+    if not usable:
+        raise JobError(f"output.path: {folder} cannot be written: {nearest} is no folder that this user may write")
+
+
+def _exists(path: Path) -> bool:
+    """Return whether anything is there, a dangling link too. Raises OSError for a name that cannot be."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 @contextmanager
 def lock_output(folder: Path, run_id: str) -> Iterator[dict[str, Any] | None]:
     """Hold an output for one run; yield who held it before and died without letting go, if so.

@@ -103,6 +103,9 @@ def _parquet_rows(path: Path) -> _Rows:
 
 def _columns(names: list[str], path: Path) -> tuple[int, int | None]:
     """Return where the columns uri and id stand."""
+    twice = [name for name in ("uri", "id") if names.count(name) > 1]
+    if twice:
+        raise JobError(f'source.manifest: {path} has two columns "{twice[0]}"')
     if "uri" not in names:
         raise JobError(f'source.manifest: {path} has no column "uri"; it has: {", ".join(names) or "none"}')
     return names.index("uri"), names.index("id") if "id" in names else None

@@ -99,11 +99,11 @@ _LONGEST_WORD = max(len(verdict) for verdict in VERDICTS)
 def answer_schema(policy: Policy) -> JsonObject:
     """Return the JSON schema that the answer is generated under.
 
-    The labels come before the verdict so that the verdict follows from what was found. The rationale holds no
-    quotes, backslashes or control characters: then its length in bytes, and the answer's in tokens, is bounded.
+    The labels come before the verdict so that the verdict follows from what was found. xgrammar takes a string of
+    limited length as characters without quotes, backslashes and line ends: no escapes, so its length in bytes, and
+    the answer's in tokens, is bounded. (A pattern would say so itself, but fails to compile beyond 128 characters.)
     """
     labels = {label.id: {"type": "boolean"} for label in policy.labels}
-    pattern = r'^[^"\\\x00-\x1f\x7f]{1,' + str(policy.rationale.max_chars) + "}$"
     properties: JsonObject = {
         "labels": {
             "type": "object",
@@ -112,7 +112,7 @@ def answer_schema(policy: Policy) -> JsonObject:
             "additionalProperties": False,
         },
         "verdict": {"type": "string", "enum": list(VERDICTS)},
-        "rationale": {"type": "string", "pattern": pattern},
+        "rationale": {"type": "string", "minLength": 1, "maxLength": policy.rationale.max_chars},
     }
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 

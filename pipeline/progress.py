@@ -120,7 +120,7 @@ def describe(tally: Tally, now: float) -> str:
     rate = tally.done / elapsed_s if elapsed_s > 0 else 0.0
     errors = tally.statuses["error"] + tally.statuses["deadline"]
     parts = [
-        f"{tally.done}" + (f"/{tally.total - tally.skipped}" if tally.total is not None else "") + " done",
+        f"{tally.done + tally.skipped}" + (f"/{tally.total}" if tally.total is not None else "") + " done",
         f"{rate:.2f} items/s",
         f"{tally.in_flight} in flight",
     ]

@@ -16,6 +16,7 @@ from pipeline.errors import JobError
 from pipeline.front_end import FrontEndSetup
 from pipeline.hardware.devices import EngineSetup, engine_setup
 from pipeline.job import Job
+from pipeline.lock import check_output
 from pipeline.policy import Policy, answer_schema, load_policy, longest_answer_tokens, policy_digest
 from pipeline.prompt import text_token_bound
 from pipeline.row import SCHEMA_VERSION
@@ -56,6 +57,8 @@ class Resolved:
 
 def resolve(job: Job) -> Resolved:
     """Return the job resolved. Raises JobError for a policy, checkpoint or budget that cannot work."""
+    check_output(job.output.path)
+    _check_apart(job)
     policy = load_policy(job.policy)
     checkpoint = open_checkpoint(job.model)
     form = AnswerForm(
@@ -77,6 +80,15 @@ def resolve(job: Job) -> Resolved:
     )
 
 
+def _check_apart(job: Job) -> None:
+    """Raise JobError if the run would find its own output among the recordings."""
+    output = os.path.realpath(job.output.path)
+    for path in job.source.paths:
+        folder = os.path.realpath(path.split("*")[0]) if "**" in path else os.path.realpath(path)
+        if os.path.isdir(folder) and os.path.commonpath([folder, output]) == folder:
+            raise JobError(f"output.path: {job.output.path} lies inside source.paths {path}; put it beside, not inside")
+
+
 def _token_budget(job: Job, policy: Policy, form: AnswerForm) -> int:
     text = text_token_bound(policy)
     answer = form.max_tokens + form.reasoning_max_tokens + _CLOSING_TOKENS
@@ -95,6 +107,7 @@ def _fingerprint(job: Job, policy: Policy, checkpoint: Checkpoint, engine: Engin
         "policy": policy_digest(policy),
         "checkpoint": checkpoint.digest,
         "number_format": [engine.arguments["dtype"], job.model.quantization],
+        "engine": job.engine.extra,
         "media": job.media.model_dump(mode="json"),
         "answer": job.answer.model_dump(mode="json"),
         "token_budget": token_budget,

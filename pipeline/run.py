@@ -128,8 +128,9 @@ async def _screen_all(
     job, begun = resolved.job, time.monotonic()
     stop = asyncio.Event()
     progress.say(f"{job.name}: starting {resolved.checkpoint.label()} and {resolved.workers} front-end workers")
-    start_ray(resolved.workers, resolved.engine.device)
     _stop_on_signals(stop)
+    start_ray(resolved.workers, resolved.engine.device)
+    _stop_on_signals(stop)  # Ray has set handlers of its own meanwhile
     counting = asyncio.get_running_loop().run_in_executor(None, lambda: sum(1 for _ in list_items(job.source)))
     try:
         workers = await _unless_stopped(stop, Workers.start(resolved.front_end, resolved.form, resolved.workers))
@@ -210,7 +211,7 @@ def _run_facts(resolved: Resolved, run_id: str, engine: str) -> RunFacts:
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
-    """Let Ctrl-C and SIGTERM end the run in good order; Ray sets handlers of its own, so call this after it started."""
+    """Let Ctrl-C and SIGTERM end the run in good order."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -15,7 +16,9 @@ from pipeline.records import JsonObject
 class Settings(BaseModel):
     """Base of everything a person writes in YAML: frozen, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, str_strip_whitespace=True
+    )
 
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
@@ -29,13 +32,46 @@ def read_yaml(path: Path, what: str) -> JsonObject:
         raise JobError(f"{what} {path} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise JobError(f"{what} {path} cannot be read: {error}") from None
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise JobError(f"{what} {path} is not valid YAML: {' '.join(str(error).split())}") from None
+    data = parse_yaml(text, f"{what} {path}")
     if not isinstance(data, dict):
         raise JobError(f"{what} {path} must be a mapping of keys to values, not {type(data).__name__}")
     return data
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without keys that are given twice: the first would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f'key "{twice[0]}" is given twice', node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Return the value of a YAML text. Raises JobError, also for text that no file name or label can hold."""
+    try:
+        data = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError) as error:
+        raise JobError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise JobError(f"{where} is nested too deeply") from None
+    _check_text(data, where)
+    return data
+
+
+def _check_text(data: Any, where: str) -> None:
+    """Raise JobError for a string with a null character or a lone surrogate, wherever it stands."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            _check_text(key, where)
+            _check_text(value, where)
+    elif isinstance(data, list):
+        for value in data:
+            _check_text(value, where)
+    elif isinstance(data, str) and any(char == "\0" or "\ud800" <= char <= "\udfff" for char in data):
+        raise JobError(f"{where} holds a text with a character that no name can have: {data!r}")
 
 
 def validate(model: type[SettingsT], data: JsonObject, where: str) -> SettingsT:
@@ -52,7 +88,8 @@ def _sentence(model: type[BaseModel], problem: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"]) or "(the file)"
     if problem["type"] == "extra_forbidden":
         parent = _model_at(model, problem["loc"][:-1])
-        hint = nearest(str(problem["loc"][-1]), parent.model_fields) if parent else ""
+        names = [field.alias or name for name, field in parent.model_fields.items()] if parent else []
+        hint = nearest(str(problem["loc"][-1]), names) if names else ""
         return f'unknown key "{key}"{hint}'
     if problem["type"] == "missing":
         return f'missing key "{key}"'

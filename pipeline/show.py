@@ -91,6 +91,9 @@ def main() -> int:
         print(f"show: {args.output} is no folder", file=sys.stderr)
         return 2
     console = Console()
+    if not any(args.output.glob("part-*.parquet")):
+        print(f"show: {args.output} holds no rows", file=sys.stderr)
+        return 1
     show(args.output, args.limit, console if console.is_terminal else Console(width=_PIPE_WIDTH))
     return 0
 

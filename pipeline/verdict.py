@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,14 +17,20 @@ from pipeline.row import LabelRow, VerdictRow
 
 # A confidence of exactly 1 would claim more than log-probabilities in 32 bits can hold.
 _LEAST_DOUBT = 1e-6
+_NO_TEXT = ("Cc", "Cs", "Zl", "Zp")
 
 
 def parse_answer(completion: Completion, policy: Policy) -> Answer:
-    """Return the answer in a completion. Raises ItemError `answer_truncated` or `answer_unparsable`."""
+    """Return the answer in a completion.
+
+    Raises ItemError `answer_truncated`, `answer_unparsable`, or `engine_rejected` if the engine gave the request up.
+    """
     if completion.finish_reason == "length":
         raise ItemError("answer_truncated", f"no whole answer within {completion.output_tokens} tokens")
+    if completion.finish_reason != "stop":
+        raise ItemError("engine_rejected", f"the engine ended the request with `{completion.finish_reason}`")
     try:
-        data = json.loads(completion.text)
+        data = json.loads(completion.text, strict=False)
         verdict = data["verdict"]
         labels = {label.id: data["labels"][label.id] for label in policy.labels}
         rationale = data["rationale"]
@@ -45,8 +52,13 @@ def parse_answer(completion: Completion, policy: Policy) -> Answer:
             )
             for name, value in labels.items()
         ),
-        rationale=rationale,
+        rationale=_clean(rationale),
     )
+
+
+def _clean(text: str) -> str:
+    """Return the text with control characters, line ends and lone surrogates as blanks."""
+    return "".join(" " if unicodedata.category(char) in _NO_TEXT else char for char in text)
 
 
 def _confidence(tokens: Sequence[TokenChoice], key: str, value: str, allowed: Sequence[str]) -> float:

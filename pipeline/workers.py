@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,11 +20,13 @@ from pipeline.errors import EngineLost, ItemError, JobError
 from pipeline.front_end import FrontEnd, FrontEndSetup
 from pipeline.hardware.environment import child_environment
 from pipeline.records import Completion, Item, Prepared
+from pipeline.verdict import parse_answer
 
 # Actors must start while the cores are busy importing vLLM; the logical count only places them.
 _LOGICAL_CPUS_BESIDE_WORKERS = 2
 _OBJECT_STORE_BYTES = 2 * 2**30
 _START_TIMEOUT_S = 1800.0
+_ERROR_LINE = re.compile(r"[\w.]+(Error|Exception)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,10 @@ class Workers:
                 answer = await asyncio.wait_for(_result(engine.ask.remote("warm-up", prompt)), _START_TIMEOUT_S)
                 if not isinstance(answer, Completion):
                     raise JobError(f"the engine did not answer the warm-up prompt: {answer.message}")
+                parse_answer(answer, setup.policy)
             description = await engine.describe.remote()
+        except ItemError as error:
+            raise JobError(f"the engine's answer to the warm-up prompt is of no use: {error}") from error
         except (RayError, TimeoutError) as error:
             raise JobError(f"the engine or a front-end worker did not start: {_root(error)}") from error
         return Workers(front_ends, engine, description)
@@ -223,6 +229,8 @@ def start_ray(workers: int, device: str) -> None:
             logging_level=logging.ERROR,
             runtime_env={"env_vars": environment},
         )
+    except SystemExit:
+        raise KeyboardInterrupt from None  # Ray's own SIGTERM handler, while it starts
     except Exception as error:
         # The seam for everything that keeps Ray from starting: ports, memory, a wrong RAY_ variable.
         raise JobError(f"Ray did not start: {_root(error)}") from error
@@ -238,7 +246,11 @@ def _gpus(setup: FrontEndSetup) -> float:
 
 
 def _root(error: BaseException) -> str:
-    """Return the first cause of a Ray error on one line."""
+    """Return the first cause of a Ray error on one line: what its last traceback ends with."""
     cause = getattr(error, "cause", None) or error
-    lines = [line for line in str(cause).strip().splitlines() if line.strip()]
-    return f"{type(cause).__name__}: {lines[-1].strip()[:300] if lines else 'no message'}"
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    if not lines:
+        return type(cause).__name__
+    ends = [number for number, line in enumerate(lines) if _ERROR_LINE.match(line)]
+    text = " ".join(lines[ends[-1] :] if ends else lines[-1:])
+    return text.removeprefix("pipeline.errors.JobError: ")[:500]

@@ -96,6 +96,44 @@ def test_a_path_given_with_set_is_relative_to_the_working_directory(
     assert job.source.paths == (str(tmp_path / "elsewhere" / "clips"),)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: a\nname: b\n", 'key "name" is given twice'),
+        ("name: a\noutput: {path: x, path: y}\n", 'key "path" is given twice'),
+        ('policy: "a\\0b"\n', "no name can have"),
+        ('name: "\\ud800"\n', "no name can have"),
+        ("name: " + "[" * 5000, "nested too deeply"),
+        ("name: " + "9" * 5000, "not valid YAML"),
+    ],
+)
+def test_yaml_that_hides_something_or_cannot_be_read_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "override", ["sla.per_item_s=.inf", "media.max_duration_s=.nan", "policy=''", "source.paths=['']", "output.path=''"]
+)
+def test_infinite_numbers_and_empty_paths_are_refused(tmp_path: Path, override: str) -> None:
+    assert override.partition("=")[0].rpartition(".")[0] in refusal(tmp_path, MINIMAL, override)
+
+
+def test_a_step_up_behind_a_link_means_what_the_file_system_means(tmp_path: Path) -> None:
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
+    job = load_job(write(tmp_path, MINIMAL | {"source": {"paths": ["link/../clips"]}}))
+    assert job.source.paths == (str(tmp_path / "far" / "clips"),)
+
+
+def test_one_pattern_may_be_written_without_a_list(tmp_path: Path) -> None:
+    job = load_job(write(tmp_path, MINIMAL | {"source": {"paths": "clips", "include": "*.wav"}}))
+    assert job.source.include == ("*.wav",)
+
+
 @pytest.mark.parametrize("override", ["name", "=x", "a..b=1", "name.first=x", "sla={"])
 def test_a_malformed_override_is_refused(tmp_path: Path, override: str) -> None:
     assert "--set" in refusal(tmp_path, MINIMAL, override)

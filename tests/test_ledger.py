@@ -225,7 +225,7 @@ def test_what_is_to_be_done_follows_from_the_items_rows(
 def test_rows_of_another_fingerprint_stop_a_run_unless_the_job_says_what_then(ledger: Ledger) -> None:
     with pytest.raises(JobError, match=r"2 rows of policy x version x, model x\. This run: policy y.*append.*rewrite"):
         check_fingerprints(ledger, "f", "stop", describe("y", "2", "m"))
-    with pytest.raises(JobError, match="with other media, answer or engine settings"):
+    with pytest.raises(JobError, match="with other words in the policy, other media, answer or engine settings"):
         check_fingerprints(ledger, "f", "stop", describe("x", "x", "x"))
     with pytest.raises(JobError, match="on_change"):
         decide(an_item("foreign"), ledger, "f", "stop")

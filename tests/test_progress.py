@@ -28,7 +28,7 @@ def tally() -> Tally:
 
 def test_the_line_names_done_rate_in_flight_slowest_phase_errors_and_time_left() -> None:
     assert describe(tally(), 104.0) == (
-        "2/10 done · 0.50 items/s · 3 in flight · slowest phase decode · 1 errors · 0:16 left"
+        "4/12 done · 0.50 items/s · 3 in flight · slowest phase decode · 1 errors · 0:16 left"
     )
 
 
@@ -68,4 +68,4 @@ def test_the_live_line_follows_the_tally_and_sentences_stay_above_it() -> None:
         progress.update(tally())
         progress.say("engine ready")
     assert "engine ready" in out.getvalue()
-    assert "2/10 done" in out.getvalue()
+    assert "4/12 done" in out.getvalue()

@@ -6,6 +6,7 @@ import glob
 from dataclasses import dataclass
 
 from pipeline.checkpoint import Checkpoint
+from pipeline.errors import JobError
 from pipeline.job import Job
 from pipeline.records import JsonObject
 
@@ -25,19 +26,24 @@ class EngineSetup:
     render_in: str
 
 
+_DEVICE_FILES = {"ascend": "/dev/davinci[0-9]*", "cuda": "/dev/nvidia[0-9]*"}
+
+
 def detect_device(wanted: str) -> str:
-    """Return `ascend`, `cuda` or `cpu`; with `auto` from the device files, without importing torch."""
-    if wanted != "auto":
-        return wanted
-    if glob.glob("/dev/davinci[0-9]*"):
-        return "ascend"
-    if glob.glob("/dev/nvidia[0-9]*"):
-        return "cuda"
-    return "cpu"
+    """Return `ascend`, `cuda` or `cpu`; with `auto` from the device files, without importing torch.
+
+    Raises JobError if the device that is wanted is not here.
+    """
+    found = [device for device, pattern in _DEVICE_FILES.items() if glob.glob(pattern)]
+    if wanted == "auto":
+        return found[0] if found else "cpu"
+    if wanted in _DEVICE_FILES and wanted not in found:
+        raise JobError(f"engine.device: {wanted} is wanted, but there is no {_DEVICE_FILES[wanted]} on this machine")
+    return wanted
 
 
 def engine_setup(job: Job, checkpoint: Checkpoint) -> EngineSetup:
-    """Return how the engine is started for this job and checkpoint."""
+    """Return how the engine is started for this job and checkpoint. Raises JobError."""
     device = detect_device(job.engine.device)
     arguments: JsonObject = {
         "model": str(checkpoint.folder),
@@ -59,6 +65,9 @@ def engine_setup(job: Job, checkpoint: Checkpoint) -> EngineSetup:
         "seed": 0,
         "disable_log_stats": False,
     }
+    taken = sorted(set(arguments) & set(job.engine.extra))
+    if taken:
+        raise JobError(f'engine.extra: "{taken[0]}" is not for the job to set; what the rows say rests on it')
     if checkpoint.reasoning:
         arguments["reasoning_config"] = {"reasoning_parser": "qwen3"}
     if device == "cpu":

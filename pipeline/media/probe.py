@@ -153,7 +153,11 @@ def _first_picture(fd: int, deadline: float) -> JsonObject:
 
 
 def _facts(answer: JsonObject) -> MediaFacts:
-    """Return the facts of ffprobe's answer. Raises ItemError no_media_streams or unsupported_codec."""
+    """Return the facts of ffprobe's answer.
+
+    Raises ItemError no_media_streams, unsupported_codec, or audio_lost / video_lost if no track of a sense has a
+    decoder.
+    """
     container = answer["format"]
     streams = [s for s in answer.get("streams", []) if s.get("codec_type") in ("audio", "video")]
     streams = [s for s in streams if not s.get("disposition", {}).get("attached_pic")]
@@ -164,6 +168,11 @@ def _facts(answer: JsonObject) -> MediaFacts:
     usable = [s for s in streams if s["index"] not in faults]
     if not usable:
         raise ItemError("unsupported_codec", "; ".join(f"stream {i}: {fault}" for i, fault in sorted(faults.items())))
+    for sense in ("audio", "video"):
+        lost = [s["index"] for s in streams if s["codec_type"] == sense]
+        if lost and not any(s["codec_type"] == sense for s in usable):
+            # An answer from the other sense alone would hide what nobody has seen or heard.
+            raise ItemError(f"{sense}_lost", "; ".join(f"stream {i}: {faults[i]}" for i in lost))
     zero_s = _number(container.get("start_time")) or 0.0
     audio = _audio(_chosen(usable, "audio"), zero_s)
     video = _video(_chosen(usable, "video"), zero_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -92,6 +93,27 @@ def test_a_ray_that_cannot_start_is_said_with_exit_code_2(ready: Workplace, monk
     run = ready.run(ready.write_job())
     assert run.code == 2
     assert "Ray did not start" in run.said and "Traceback" not in run.said
+
+
+@pytest.mark.parametrize("after_s", [0.8, 2.0, 5.0])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_stopped_while_it_starts_leaves_with_exit_code_4_and_a_sentence(
+    ready: Workplace, number: signal.Signals, after_s: float
+) -> None:
+    process = ready.start(ready.write_job())
+    time.sleep(after_s)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 4, said
+    assert "everything so far is committed" in said
+    assert "Traceback" not in said
+
+
+def test_a_reader_that_closes_the_pipe_of_a_dry_run_sees_no_traceback(ready: Workplace) -> None:
+    command = f"{sys.executable} {ROOT / 'run_batch.py'} {ready.write_job()} --dry-run | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
 
 
 def test_a_dry_run_prints_job_items_and_plans_and_writes_nothing(ready: Workplace) -> None:
