@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
@@ -109,7 +110,9 @@ async def _run(
     if await asyncio.to_thread(worklist.first) is None:
         progress.say(f"{resolved.job.name}: all {tally.skipped} items have their final row; nothing to do")
     else:
-        stopped, facts = await _screen_all(resolved, worklist, run_id, tally, events, progress)
+        # What vLLM leaves in the folder for temporary files goes with the run.
+        with TemporaryDirectory(prefix="l1-triage-", ignore_cleanup_errors=True) as scratch:
+            stopped, facts = await _screen_all(resolved, worklist, run_id, tally, events, progress, scratch)
     missing = () if stopped else await asyncio.to_thread(_missing, resolved, worklist)
     code = _exit_code(resolved.job, tally, worklist, missing, stopped)
     summary = _summary(resolved, run_id, tally, missing, code, time.monotonic() - started) | facts
@@ -120,7 +123,13 @@ async def _run(
 
 
 async def _screen_all(
-    resolved: Resolved, worklist: Worklist, run_id: str, tally: Tally, events: EventLog, progress: Progress
+    resolved: Resolved,
+    worklist: Worklist,
+    run_id: str,
+    tally: Tally,
+    events: EventLog,
+    progress: Progress,
+    scratch: str,
 ) -> tuple[bool, JsonObject]:
     """Start the workers and screen everything; return whether the run was stopped early, and what it cost."""
     from pipeline.workers import Workers, start_ray
@@ -129,7 +138,7 @@ async def _screen_all(
     stop = asyncio.Event()
     progress.say(f"{job.name}: starting {resolved.checkpoint.label()} and {resolved.workers} front-end workers")
     _stop_on_signals(stop)
-    start_ray(resolved.workers, resolved.engine.device)
+    start_ray(resolved.workers, resolved.engine.device, scratch)
     _stop_on_signals(stop)  # Ray has set handlers of its own meanwhile
     counting = asyncio.get_running_loop().run_in_executor(None, lambda: sum(1 for _ in list_items(job.source)))
     try:

@@ -19,6 +19,7 @@ from pipeline.engine.base import AnswerForm, EngineStats
 from pipeline.errors import EngineLost, ItemError, JobError
 from pipeline.front_end import FrontEnd, FrontEndSetup
 from pipeline.hardware.environment import child_environment
+from pipeline.policy import Policy
 from pipeline.records import Completion, Item, Prepared
 from pipeline.verdict import parse_answer
 
@@ -147,7 +148,7 @@ class Workers:
                 answer = await asyncio.wait_for(_result(engine.ask.remote("warm-up", prompt)), _START_TIMEOUT_S)
                 if not isinstance(answer, Completion):
                     raise JobError(f"the engine did not answer the warm-up prompt: {answer.message}")
-                parse_answer(answer, setup.policy)
+                _check_usable(answer, setup.policy)
             description = await engine.describe.remote()
         except ItemError as error:
             raise JobError(f"the engine's answer to the warm-up prompt is of no use: {error}") from error
@@ -208,16 +209,26 @@ class Workers:
         ray.shutdown()
 
 
+def _check_usable(answer: Completion, policy: Policy) -> None:
+    """Raise ItemError if an answer cannot be read. One that is cut is no fault of the engine's."""
+    try:
+        parse_answer(answer, policy)
+    except ItemError as error:
+        if error.code != "answer_truncated":
+            raise
+
+
 async def _result(reference: Any) -> Any:
     return await reference
 
 
-def start_ray(workers: int, device: str) -> None:
-    """Start Ray on this machine with room for the engine and so many front-end workers.
+def start_ray(workers: int, device: str, scratch: str) -> None:
+    """Start Ray on this machine with room for the engine and so many front-end workers, which use the folder
+    `scratch` for temporary files.
 
     Ray replaces the process's signal handlers while it starts. Raises JobError.
     """
-    environment = child_environment(device)
+    environment = child_environment(device) | {"TMPDIR": scratch}
     os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
     try:
         ray.init(

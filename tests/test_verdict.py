@@ -113,6 +113,17 @@ def test_a_cut_answer_is_refused_as_truncated() -> None:
     assert caught.value.code == "answer_truncated"
 
 
+def test_a_request_that_the_engine_gave_up_is_rejected_and_not_called_a_bad_answer() -> None:
+    with pytest.raises(ItemError) as caught:
+        parse_answer(completion([], "error"), POLICY)
+    assert caught.value.code == "engine_rejected"
+
+
+def test_a_rationale_loses_what_is_no_text() -> None:
+    tokens = [*answer_tokens([choice("pass")])[:-2], choice("a\x1b[31m\tb\u2028\ufeff警"), choice('"}')]
+    assert parse_answer(completion(tokens), POLICY).rationale == "a [31m b \ufeff警"
+
+
 @pytest.mark.parametrize(
     "text",
     [
