@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+
+from pipeline import stopping
 
 EPILOG = """exit codes:
   0  every item has a good row
@@ -25,7 +26,7 @@ STOPPED = 4
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    stopping.listen()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -37,10 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
+from pipeline import stopping
 from pipeline.atomic import write_json_atomic
 from pipeline.driver import Driver
 from pipeline.errors import EngineLost
@@ -222,6 +223,8 @@ def _run_facts(resolved: Resolved, run_id: str, engine: str) -> RunFacts:
 def _stop_on_signals(stop: asyncio.Event) -> None:
     """Let Ctrl-C and SIGTERM end the run in good order."""
     loop = asyncio.get_running_loop()
+    if stopping.asked():
+        stop.set()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
 
