@@ -27,6 +27,9 @@ from pipeline.verdict import parse_answer
 _LOGICAL_CPUS_BESIDE_WORKERS = 2
 _OBJECT_STORE_BYTES = 2 * 2**30
 _START_TIMEOUT_S = 1800.0
+# A worker starts in half a minute; several starts in vain mean that it never will.
+_REVIVAL_ATTEMPTS = 60
+_REVIVAL_PAUSE_S = 2.0
 _ERROR_LINE = re.compile(r"[\w.]+(Error|Exception)\b")
 
 
@@ -101,6 +104,7 @@ class FreeFrontEnd:
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
+        self.lost = False
 
     async def prepare(self, item: Item, request_id: str, budget_s: float) -> tuple[Prepared, Any]:
         """Return what the worker found out, and a reference to the prompt in the object store.
@@ -111,10 +115,12 @@ class FreeFrontEnd:
         try:
             return await known, prompt
         except RayError as error:
+            self.lost = True
             raise ItemError("front_end_lost", f"the front-end worker died with the item: {_root(error)}") from error
 
     def kill(self) -> None:
         """End a worker that is stuck; Ray starts it again."""
+        self.lost = True
         ray.kill(self._actor, no_restart=False)
 
 
@@ -126,6 +132,8 @@ class Workers:
         self._idle: asyncio.Queue[Any] = asyncio.Queue()
         for actor in front_ends:
             self._idle.put_nowait(actor)
+        self._alive = len(front_ends)
+        self._revivals: set[asyncio.Task[None]] = set()
         self._engine = engine
         self.description = description
 
@@ -158,12 +166,38 @@ class Workers:
 
     @asynccontextmanager
     async def free_front_end(self) -> AsyncIterator[FreeFrontEnd]:
-        """Wait for a front-end worker that has nothing to do, and hold it."""
+        """Wait for a front-end worker that has nothing to do, and hold it.
+
+        A worker that is lost meanwhile comes back when Ray has started it again. Raises EngineLost if none is left.
+        """
         actor = await self._idle.get()
+        if actor is None:
+            self._idle.put_nowait(None)
+            raise EngineLost("no front-end worker is left: each died and could not be started again")
+        free = FreeFrontEnd(actor)
         try:
-            yield FreeFrontEnd(actor)
+            yield free
         finally:
-            self._idle.put_nowait(actor)
+            if free.lost:
+                revival = asyncio.create_task(self._revive(actor))
+                self._revivals.add(revival)
+                revival.add_done_callback(self._revivals.discard)
+            else:
+                self._idle.put_nowait(actor)
+
+    async def _revive(self, actor: Any) -> None:
+        """Give a lost worker back when it answers again; until then calls to it would fail one after the other."""
+        for _ in range(_REVIVAL_ATTEMPTS):
+            try:
+                await actor.peak_bytes.remote()
+            except RayError:
+                await asyncio.sleep(_REVIVAL_PAUSE_S)
+            else:
+                self._idle.put_nowait(actor)
+                return
+        self._alive -= 1
+        if self._alive == 0:
+            self._idle.put_nowait(None)
 
     async def ask(self, request_id: str, prompt: Any, timeout_s: float) -> Completion:
         """Return the engine's completion. Raises ItemError (`deadline` after `timeout_s`), EngineLost."""
