@@ -44,8 +44,7 @@ def recording(
 def from_source(package: str, file: str, *names: str) -> dict[str, Any]:
     """Return functions and constants of an installed file without importing what it imports."""
     spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip(f"{package} is not installed")
+    assert spec is not None and spec.submodule_search_locations, f"{package} is not installed: run `make setup`"
     tree = ast.parse((Path(spec.submodule_search_locations[0]) / file).read_text())
     wanted = [
         node
