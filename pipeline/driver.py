@@ -17,6 +17,7 @@ from pipeline.events import EventLog
 from pipeline.ledger import Todo
 from pipeline.progress import Tally
 from pipeline.records import Completion, Item, Phases, Prepared
+from pipeline.row import VerdictRow
 from pipeline.sink import Sink
 from pipeline.tokens import MediaTokens, check_tokens
 from pipeline.verdict import Outcome, RunFacts, build_row, parse_answer
@@ -136,8 +137,8 @@ class Driver:
             row = build_row(item, outcome, self._facts, clock.admitted_at, todo.follows_row_id)
             self._sink.add(row, todo.replaces)
         if row.reason is not None:
-            event = "item_degraded" if row.degraded else "item_failed"
-            self._events.write(event, item_id=item.item_id, uri=item.uri, reason=row.reason, message=row.message)
+            facts = {"item_id": item.item_id, "uri": item.uri, "reason": row.reason, "message": row.message}
+            self._events.write(_event(row), **facts)
 
     async def _outcome(self, item: Item, clock: _Clock) -> Outcome:
         """Return how the item ended, tried again if a worker died with it."""
@@ -215,6 +216,13 @@ class Driver:
     def _note(self, rows: list[Any]) -> None:
         for row in rows:
             self._tally.count(row)
+
+
+def _event(row: VerdictRow) -> str:
+    """Return how the journal calls what became of an item that has a reason."""
+    if row.status != "ok":
+        return "item_failed"
+    return "item_degraded" if row.degraded else "item_routed"
 
 
 def _failed(prepared: Prepared, code: str, message: str) -> Outcome:

@@ -16,12 +16,16 @@ from difflib import get_close_matches
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What a stable reason code means, whether the next run tries again, and what a person can do."""
+    """What a stable reason code means, whether the next run tries again, and what a person can do.
+
+    `failure` is False for what an answered row may carry: the item has its answer all the same.
+    """
 
     code: str
     meaning: str
     retryable: bool
     action: str
+    failure: bool = True
 
 
 _REASONS = (
@@ -46,8 +50,27 @@ _REASONS = (
     Reason(
         "video_lost", "The file has pictures but none could be decoded.", False, "Look at the file's picture track."
     ),
-    Reason("partial_decode", "Part of the recording could not be decoded.", False, "See coverage and message."),
-    Reason("partial_coverage", "Too long for the budgets: looked at in parts.", False, "See coverage; raise media.*."),
+    Reason(
+        "partial_decode",
+        "Part of the recording could not be decoded.",
+        False,
+        "See coverage and message.",
+        failure=False,
+    ),
+    Reason(
+        "partial_coverage",
+        "Too long for the budgets: looked at in parts.",
+        False,
+        "See coverage; raise media.*.",
+        failure=False,
+    ),
+    Reason(
+        "low_confidence",
+        "The answer was too uncertain for its verdict to stand.",
+        False,
+        "A person decides; the policy's routing.review_below is the threshold.",
+        failure=False,
+    ),
     Reason(
         "prompt_too_long", "The prompt does not fit into the model's context.", False, "Raise engine.max_model_len."
     ),

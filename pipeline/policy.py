@@ -48,6 +48,13 @@ class Rationale(Settings):
     """Longest rationale, characters."""
 
 
+class Routing(Settings):
+    """Which answers a person sees although the model decided."""
+
+    review_below: float = Field(default=0.0, ge=0, le=1)
+    """An answer whose confidence is below this becomes `review`; 0 leaves every verdict as the model gave it."""
+
+
 class Policy(Settings):
     """What to look and listen for, and what follows from it."""
 
@@ -64,6 +71,7 @@ class Policy(Settings):
     fail_safe: Verdict = "review"
     """The verdict of rows that have no answer: errors and missed deadlines."""
     rationale: Rationale = Rationale()
+    routing: Routing = Routing()
 
     @field_validator("version", mode="before")
     @classmethod
@@ -90,6 +98,13 @@ def load_policy(path: Path) -> Policy:
 def policy_digest(policy: Policy) -> str:
     """Return a SHA-256 (hex) over the policy's content and the prompt that is made of it."""
     text = json.dumps({"policy": policy.model_dump(mode="json"), "prompt": PROMPT_VERSION}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def prompt_digest(policy: Policy) -> str:
+    """Return a SHA-256 (hex) over what the model is told and may answer, and nothing else of the policy."""
+    # The order of labels counts: answers give them in it.
+    text = json.dumps([instructions(policy), answer_schema(policy)])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

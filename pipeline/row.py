@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.records import JsonObject, MediaKind, Status, Verdict
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -54,9 +54,12 @@ class VerdictRow(BaseModel):
     duration_s: Seconds | None
     """Length found by decoding or, where not all was decoded, claimed by the header; seconds."""
     verdict: Verdict
-    """The screening result; the policy's fail-safe verdict if there is no answer."""
+    """The screening result: the model's, or `review` where routing sends an uncertain answer to a person; the policy's
+    fail-safe verdict if there is no answer."""
+    model_verdict: Verdict | None
+    """What the model itself said; null if there is no answer."""
     confidence: Share | None
-    """Probability of the verdict among the allowed ones, 0..1; null if there is no answer."""
+    """Probability of `model_verdict` among the allowed ones, 0..1; null if there is no answer."""
     labels: tuple[LabelRow, ...]
     """Every label of the policy; empty if there is no answer."""
     rationale: str | None
@@ -66,7 +69,7 @@ class VerdictRow(BaseModel):
     degraded: bool
     """True if less was looked at than the job asks for, or part of the recording was lost."""
     reason: str | None
-    """Stable code of what went wrong or was degraded; null if nothing."""
+    """Stable code of what went wrong, was degraded or was routed to review; null if nothing."""
     message: str | None
     """The same for people."""
     attempts: Count

@@ -18,8 +18,8 @@ from rich.text import Text
 
 _COLOURS = {"pass": "green", "review": "yellow", "reject": "red"}
 _COLUMNS = [
-    *("uri", "media_kind", "duration_s", "status", "verdict", "confidence", "frames", "audio_tokens"),
-    *("video_tokens", "reason", "message", "labels", "rationale", "model"),
+    *("uri", "media_kind", "duration_s", "status", "verdict", "model_verdict", "confidence", "frames"),
+    *("audio_tokens", "video_tokens", "reason", "message", "labels", "rationale", "model"),
 ]
 _LONGEST = 64
 # A pipe has no width of its own.
@@ -65,7 +65,13 @@ def _cells(row: dict[str, Any]) -> tuple[Text, ...]:
 def _verdict(row: dict[str, Any]) -> Text:
     if row["status"] in ("error", "deadline"):
         return Text(f"{row['status']} -> {row['verdict']}", style="magenta")
-    return Text(f"{row['verdict']} {row['confidence']:.2f}", style=_COLOURS[row["verdict"]])
+    said = f"{row['model_verdict']} {row['confidence']:.2f}"
+    return Text(f"{said} -> {row['verdict']}" if _routed(row) else said, style=_COLOURS[row["verdict"]])
+
+
+def _routed(row: dict[str, Any]) -> bool:
+    """Return whether a person is to look although the model decided."""
+    return row["model_verdict"] not in (None, row["verdict"])
 
 
 def _why(row: dict[str, Any]) -> Text:
@@ -73,7 +79,9 @@ def _why(row: dict[str, Any]) -> Text:
         return _plain(f"{row['reason']}: {row['message']}")
     present = ", ".join(label["id"] for label in row["labels"] if label["present"]) or "no label"
     note = f" ({row['reason']}: {row['message']})" if row["reason"] else ""
-    return _plain(f"[{present}] {row['rationale']}{note}")
+    # First, because the end of a long line is cut.
+    unsure = "too uncertain: " if _routed(row) else ""
+    return _plain(f"{unsure}[{present}] {row['rationale']}{note}")
 
 
 def _plain(text: str) -> Text:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from pipeline.errors import REASONS, ItemError
 from pipeline.policy import Policy
-from pipeline.records import VERDICTS, Answer, Completion, Item, Label, Phases, Prepared, Status, TokenChoice
+from pipeline.records import VERDICTS, Answer, Completion, Item, Label, Phases, Prepared, Status, TokenChoice, Verdict
 from pipeline.row import LabelRow, VerdictRow
 
 # A confidence of exactly 1 would claim more than log-probabilities in 32 bits can hold.
@@ -131,12 +131,12 @@ class Outcome:
 def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: datetime, follows: str | None) -> VerdictRow:
     """Return the row of one item. `committed_at`, `commit_s` and `sla_met` are stamped by the sink."""
     prepared, answer, completion = outcome.prepared, outcome.answer, outcome.completion
-    reason, message = outcome.reason, outcome.message
-    degraded = False
+    verdict, degraded, reason, message = facts.policy.fail_safe, False, outcome.reason, outcome.message
     if answer is not None:
         degraded, reason, message = _degradation(prepared)
-    elif reason is None or reason not in REASONS:
-        raise ValueError(f"a row without an answer needs a reason of the register, not {reason!r}")
+        verdict, reason, message = _routed(answer, facts.policy, reason, message)
+    elif reason not in REASONS or not REASONS[reason].failure:
+        raise ValueError(f"a row without an answer needs a failure's reason of the register, not {reason!r}")
     plan = prepared.plan
     return VerdictRow(
         row_id=uuid.uuid4().hex,
@@ -147,7 +147,8 @@ def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: dateti
         content_sha256=prepared.content_sha256,
         media_kind=prepared.facts.kind if prepared.facts else None,
         duration_s=prepared.duration_s,
-        verdict=answer.verdict if answer else facts.policy.fail_safe,
+        verdict=verdict,
+        model_verdict=answer.verdict if answer else None,
         confidence=answer.confidence if answer else None,
         labels=tuple(LabelRow(**asdict(label)) for label in answer.labels) if answer else (),
         rationale=answer.rationale if answer else None,
@@ -188,3 +189,14 @@ def _degradation(prepared: Prepared) -> tuple[bool, str | None, str | None]:
     if prepared.coverage < 1.0:
         return True, "partial_coverage", f"{prepared.coverage:.0%} of the recording was looked at, evenly spread"
     return False, None, None
+
+
+def _routed(
+    answer: Answer, policy: Policy, reason: str | None, message: str | None
+) -> tuple[Verdict, str | None, str | None]:
+    """Return (verdict, reason, message) after routing; a reason that is there already stays."""
+    threshold = policy.routing.review_below
+    if answer.verdict == "review" or answer.confidence >= threshold:
+        return answer.verdict, reason, message
+    said = f"the model said {answer.verdict} with confidence {answer.confidence:.3g}, below {threshold:g}"
+    return "review", reason or "low_confidence", f"{message}; {said}" if message else said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,7 +23,8 @@ from pipeline.progress import Tally
 from pipeline.records import Completion, Item, MediaFacts, Phases, Prepared
 from pipeline.row import VerdictRow
 from pipeline.sink import Sink
-from tests.test_verdict import FACTS, answer_tokens, choice, completion
+from pipeline.verdict import RunFacts
+from tests.test_verdict import FACTS, answer_tokens, choice, completion, routing
 
 READY = Prepared(
     phases=Phases(decode_s=0.1),
@@ -64,7 +66,12 @@ def items(count: int) -> list[Item]:
 
 
 def drive(
-    folder: Path, workers: Scripted, count: int = 3, sla_s: float = 60.0, sink: Sink | None = None
+    folder: Path,
+    workers: Scripted,
+    count: int = 3,
+    sla_s: float = 60.0,
+    sink: Sink | None = None,
+    facts: RunFacts = FACTS,
 ) -> dict[str, VerdictRow]:
     """Run the driver over `count` items and return the committed rows."""
     rows: dict[str, VerdictRow] = {}
@@ -81,12 +88,11 @@ def drive(
 
     async def work() -> None:
         out = sink or Sink(folder / "out", "run", rows_per_part=100, commit_every_s=0.5)
-        facts = replace(FACTS, sla_s=sla_s)
         with EventLog(folder / "events.jsonl") as events:
             driver = Driver(
                 workers,  # type: ignore[arg-type]
                 out,
-                facts,
+                replace(facts, sla_s=sla_s),
                 Counting(),
                 events,
                 credits=2,
@@ -148,6 +154,22 @@ def test_an_answer_to_a_prompt_with_other_tokens_than_were_sent_is_an_error_row(
     rows = drive(tmp_path, Scripted(lambda _: READY, lambda _: deaf), 1)
     assert (rows["item0"].status, rows["item0"].reason) == ("error", "token_mismatch")
     assert rows["item0"].rationale is None
+
+
+def test_the_journal_tells_a_routed_item_from_a_failed_and_a_degraded_one(tmp_path: Path) -> None:
+    def prepare(item: Item) -> Prepared:
+        if item.item_id == "item1":
+            raise ItemError("not_media", "no")
+        return replace(READY, coverage=0.5) if item.item_id == "item2" else READY
+
+    rows = drive(tmp_path, Scripted(prepare), facts=routing(0.95))
+    assert rows["item0"].verdict == "review" and rows["item0"].model_verdict == "pass"
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {event["item_id"]: event["event"] for event in events} == {
+        "item0": "item_routed",
+        "item1": "item_failed",
+        "item2": "item_degraded",
+    }
 
 
 def test_a_stuck_worker_is_killed_and_its_item_gets_a_deadline_row(

@@ -18,6 +18,7 @@ from pipeline.policy import (
     load_policy,
     longest_answer_tokens,
     policy_digest,
+    prompt_digest,
 )
 
 CONTENT: dict[str, Any] = {
@@ -58,6 +59,8 @@ def test_a_policy_reads_from_yaml_and_an_unquoted_version_is_text(tmp_path: Path
         ({"fail_safe": "maybe"}, '"fail_safe"'),
         ({"rationale": {"max_chars": 5}}, '"rationale.max_chars"'),
         ({"question": "  "}, '"question"'),
+        ({"routing": {"review_below": 1.1}}, '"routing.review_below"'),
+        ({"routing": {"review_bellow": 0.5}}, 'did you mean "review_below"'),
         ({"verdicts": CONTENT["verdicts"] | {"passes": "x"}}, 'did you mean "pass"'),
     ],
 )
@@ -103,6 +106,32 @@ def test_the_instructions_hold_question_labels_verdicts_language_and_the_evidenc
 def test_the_digest_changes_with_every_word_of_the_policy() -> None:
     assert policy_digest(policy()) == policy_digest(policy())
     assert policy_digest(policy()) != policy_digest(policy(question="Is it loud?"))
+
+
+def test_routing_changes_the_digest_and_is_off_unless_asked_for() -> None:
+    assert policy().routing.review_below == 0
+    assert policy_digest(policy(routing={"review_below": 0.5})) != policy_digest(policy())
+
+
+@pytest.mark.parametrize(
+    "changes", [{"id": "q"}, {"version": "2"}, {"fail_safe": "reject"}, {"routing": {"review_below": 0.5}}]
+)
+def test_the_prompt_digest_stays_when_the_model_is_told_the_same(changes: dict[str, Any]) -> None:
+    assert prompt_digest(policy(**changes)) == prompt_digest(policy())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"question": "Is it loud?"},
+        {"labels": CONTENT["labels"][::-1]},
+        {"verdicts": CONTENT["verdicts"] | {"pass": "nothing at all"}},
+        {"rationale": {"max_chars": 99}},
+        {"rationale": {"language": "中文"}},
+    ],
+)
+def test_the_prompt_digest_changes_with_what_the_model_is_told_or_may_answer(changes: dict[str, Any]) -> None:
+    assert prompt_digest(policy(**changes)) != prompt_digest(policy())
 
 
 def test_every_policy_in_the_repository_is_valid() -> None:

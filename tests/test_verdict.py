@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pipeline.errors import REASONS, ItemError
-from pipeline.policy import Policy
+from pipeline.policy import Policy, Routing
 from pipeline.records import Completion, Item, MediaFacts, Phases, Prepared, TokenChoice
 from pipeline.verdict import Outcome, RunFacts, build_row, parse_answer
 
@@ -157,17 +157,12 @@ def answered(**prepared: object) -> Outcome:
 def test_a_row_without_an_answer_carries_the_fail_safe_verdict_and_its_reason() -> None:
     outcome = Outcome(prepared=Prepared(phases=Phases()), attempts=2, reason="not_media", message="no")
     row = build_row(ITEM, outcome, FACTS, NOW, None)
-    assert (row.verdict, row.status, row.reason, row.confidence, row.labels) == (
-        "reject",
-        "error",
-        "not_media",
-        None,
-        (),
-    )
+    assert (row.verdict, row.status, row.reason, row.message) == ("reject", "error", "not_media", "no")
+    assert (row.model_verdict, row.confidence, row.labels) == (None, None, ())
     assert row.attempts == 2
 
 
-@pytest.mark.parametrize("reason", [None, "something_else"])
+@pytest.mark.parametrize("reason", [None, "something_else", "low_confidence"])
 def test_a_row_without_an_answer_and_without_a_known_reason_cannot_be_built(reason: str | None) -> None:
     outcome = Outcome(prepared=Prepared(phases=Phases()), attempts=1, reason=reason, message="no")
     with pytest.raises(ValueError, match="reason"):
@@ -176,7 +171,7 @@ def test_a_row_without_an_answer_and_without_a_known_reason_cannot_be_built(reas
 
 def test_an_answered_item_is_ok_with_the_models_verdict() -> None:
     row = build_row(ITEM, answered(), FACTS, NOW, "before")
-    assert (row.verdict, row.status, row.reason, row.degraded) == ("pass", "ok", None, False)
+    assert (row.verdict, row.model_verdict, row.status, row.reason, row.degraded) == ("pass", "pass", "ok", None, False)
     assert (row.follows_row_id, row.probe_s, row.prompt_tokens) == ("before", 0.5, 10)
 
 
@@ -194,3 +189,40 @@ def test_a_lesser_look_is_marked_and_says_why(prepared: dict[str, object], reaso
     assert row.reason == reason
     assert row.reason in REASONS
     assert row.message
+
+
+def routing(review_below: float) -> RunFacts:
+    policy = POLICY.model_copy(update={"routing": Routing(review_below=review_below)})
+    return replace(FACTS, policy=policy)
+
+
+def test_an_answer_below_the_threshold_goes_to_review_and_says_what_the_model_said() -> None:
+    row = build_row(ITEM, answered(), routing(0.95), NOW, None)
+    assert (row.verdict, row.model_verdict, row.status, row.degraded) == ("review", "pass", "ok", False)
+    assert row.reason == "low_confidence" and not REASONS[row.reason].failure
+    assert row.message == f"the model said pass with confidence {row.confidence:.3g}, below 0.95"
+
+
+def test_an_answer_at_the_threshold_keeps_its_verdict() -> None:
+    confidence = answered().answer.confidence  # type: ignore[union-attr]
+    row = build_row(ITEM, answered(), routing(confidence), NOW, None)
+    assert (row.verdict, row.reason, row.message) == ("pass", None, None)
+
+
+def test_an_uncertain_review_is_a_review_and_nothing_was_routed() -> None:
+    found = completion(answer_tokens([choice("review", 0.5, **{"pass": 0.5})]))
+    row = build_row(ITEM, replace(answered(), answer=parse_answer(found, POLICY)), routing(1.0), NOW, None)
+    assert (row.verdict, row.model_verdict, row.reason) == ("review", "review", None)
+
+
+def test_a_routed_row_that_is_degraded_keeps_that_reason_and_says_both() -> None:
+    row = build_row(ITEM, answered(coverage=0.4), routing(0.95), NOW, None)
+    assert (row.verdict, row.reason, row.degraded) == ("review", "partial_coverage", True)
+    assert row.message is not None
+    assert "40% of the recording was looked at" in row.message and "the model said pass" in row.message
+
+
+def test_routing_leaves_a_row_without_an_answer_as_it_is() -> None:
+    outcome = Outcome(prepared=Prepared(phases=Phases()), attempts=1, reason="not_media", message="no")
+    row = build_row(ITEM, outcome, routing(1.0), NOW, None)
+    assert (row.verdict, row.reason, row.message) == ("reject", "not_media", "no")
