@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ConfigDict, Field
+
+from pipeline.calibration import CALIBRATION_FILE, Calibration, read_calibration
 from pipeline.errors import JobError
 from pipeline.job import EMBEDDED, EMBEDDED_PATH, Model
+from pipeline.policy import Policy, prompt_digest
 from pipeline.records import JsonObject
+from pipeline.settings_io import Settings, read_json, validate
 
 # The names vLLM knows; every other architecture would be rendered by other rules.
 ARCHITECTURES = ("Qwen3OmniMoeForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration")
@@ -18,32 +22,78 @@ TRAINING_FILE = "training.json"
 _HASH_WHOLE_BYTES = 64 * 2**20
 
 
+class TrainedMedia(Settings):
+    """Media settings a checkpoint was trained with."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    max_pixels_per_frame: int | None = Field(default=None, ge=1)
+    """Largest video frame, pixels."""
+
+
+class Training(Settings):
+    """What `training.json` says; checkpoints that know every policy have none. It may hold more than is read here."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str | None = None
+    """The checkpoint's name."""
+    state: str | None = None
+    """Added to the model's name in the rows, for instance `untrained`."""
+    policy: str | None = None
+    """The one policy the checkpoint knows, for people."""
+    policy_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """That policy's `prompt_digest`."""
+    media: TrainedMedia = TrainedMedia()
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A Qwen3-Omni checkpoint on disk; `digest` identifies its content, `reasoning` marks the Thinking edition."""
+    """A Qwen3-Omni checkpoint on disk; `digest` identifies its content, `reasoning` marks the Thinking edition.
+
+    `untrained_policy` is set for a run by a policy or with frames that it was not trained for.
+    """
 
     folder: Path
     name: str
     digest: str
-    state: str | None
     reasoning: bool
+    training: Training
+    calibration: Calibration | None
+    untrained_policy: bool = False
 
     def label(self) -> str:
         """Return how rows name the model, for instance `embedded@1f3a9c02 (untrained)`."""
-        return f"{self.name}@{self.digest[:8]}" + (f" ({self.state})" if self.state else "")
+        state = f" ({self.training.state})" if self.training.state else ""
+        return f"{self.name}@{self.digest[:8]}{state}" + (" (untrained policy)" if self.untrained_policy else "")
+
+    def unfit_for(self, policy: Policy, max_pixels_per_frame: int) -> str | None:
+        """Return why this checkpoint cannot answer by the policy on such frames and what to change, None if it can."""
+        known, trained = self.training, self.training.media.max_pixels_per_frame
+        if known.policy_sha256 is not None and known.policy_sha256 != prompt_digest(policy):
+            only = f"policy {known.policy}" if known.policy else "one policy"
+            return f"{self.name} knows only {only}, and {policy.id} {policy.version} has other words: take that policy"
+        if trained is not None and max_pixels_per_frame > trained:
+            return (
+                f"{self.name} was trained on frames of up to {trained} pixels, and "
+                f"media.video.max_pixels_per_frame is {max_pixels_per_frame}: lower it"
+            )
+        return None
 
 
 def open_checkpoint(model: Model) -> Checkpoint:
     """Return what the job's `model.path` holds. Raises JobError if it is no Qwen3-Omni checkpoint."""
     folder = EMBEDDED_PATH if model.path == EMBEDDED else Path(model.path)
     config = _read_config(folder, embedded=model.path == EMBEDDED)
-    training = _read_json(folder / TRAINING_FILE)
+    path = folder / TRAINING_FILE
+    training = validate(Training, read_json(path, "model.path:") or {}, f"model.path: {path}")
     return Checkpoint(
         folder=folder,
-        name=model.name or training.get("name") or folder.name,
+        name=model.name or training.name or folder.name,
         digest=_digest(folder),
-        state=training.get("state"),
         reasoning=_reasons(folder, config, model.reasoning),
+        training=training,
+        calibration=read_calibration(folder),
     )
 
 
@@ -52,26 +102,13 @@ def _read_config(folder: Path, embedded: bool) -> JsonObject:
     if not path.is_file():
         hint = "; `make model` builds the embedded one" if embedded else ""
         raise JobError(f"model.path: {folder} holds no checkpoint (no config.json){hint}")
-    config = _read_json(path)
+    config = read_json(path, "model.path:") or {}
     found = config.get("architectures") or []
     if not set(found) & set(ARCHITECTURES):
         raise JobError(f"model.path: {folder} is no Qwen3-Omni checkpoint (architectures: {found or 'none'})")
     if not any(folder.glob("*.safetensors")):
         raise JobError(f"model.path: {folder} holds no weights (*.safetensors)")
     return config
-
-
-def _read_json(path: Path) -> JsonObject:
-    """Return the object in a JSON file, empty if there is no such file."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise JobError(f"model.path: {path} cannot be read: {error}") from None
-    if not isinstance(data, dict):
-        raise JobError(f"model.path: {path} holds no JSON object")
-    return data
 
 
 def _reasons(folder: Path, config: JsonObject, wanted: bool | None) -> bool:
@@ -82,10 +119,15 @@ def _reasons(folder: Path, config: JsonObject, wanted: bool | None) -> bool:
 
 
 def _digest(folder: Path) -> str:
-    """Return a SHA-256 (hex) over names, sizes and, where affordable, contents of the checkpoint's files."""
+    """Return a SHA-256 (hex) over names, sizes and, where affordable, contents of the checkpoint's files.
+
+    The calibration is left out: it changes no answer, and the weights keep their name when it is renewed.
+    """
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if not path.is_file() or path.name.startswith(".") or path.suffix in (".md", ".txt", ".draft"):
+            continue
+        if path.name == CALIBRATION_FILE:
             continue
         size_bytes = path.stat().st_size
         digest.update(f"{path.name}\0{size_bytes}\0".encode())

@@ -66,6 +66,9 @@ class Model(Settings):
     """vLLM's quantization method, for instance `ascend` for W8A8 weights."""
     reasoning: bool | None = None
     """Whether the checkpoint reasons before it answers (the Thinking edition); by default its name decides."""
+    allow_untrained_policy: bool = False
+    """Run a checkpoint that knows only the policy and frame sizes it was trained with by others too, although its
+    answers are then meaningless; the rows say so in `model`."""
 
 
 class Engine(Settings):

@@ -181,7 +181,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Whether a label of the policy was seen or heard, and how sure the model was of that (0..1)."""
+    """Whether a label of the policy was seen or heard, and how sure the model was of that (0..1, raw or calibrated)."""
 
     id: str
     present: bool
@@ -190,7 +190,11 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The model's verdict, parsed; `confidence` is the verdict's probability among the allowed verdicts (0..1)."""
+    """The model's verdict, parsed.
+
+    `confidence` (0..1, raw or calibrated) is the verdict's probability among the allowed verdicts; a raw one is at
+    most that of the least certain label.
+    """
 
     verdict: Verdict
     confidence: float

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pipeline.calibration import Calibration, fitting
 from pipeline.checkpoint import Checkpoint, open_checkpoint
 from pipeline.engine.base import AnswerForm
 from pipeline.errors import JobError
@@ -29,7 +30,10 @@ _CLOSING_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A job with all that follows from it; `token_budget` is what is left of the context for media."""
+    """A job with all that follows from it.
+
+    `token_budget` is what is left of the context for media; `calibration` is the one that is applied, if any.
+    """
 
     job: Job
     policy: Policy
@@ -37,6 +41,7 @@ class Resolved:
     engine: EngineSetup
     form: AnswerForm
     token_budget: int
+    calibration: Calibration | None
     fingerprint: str
 
     @property
@@ -60,7 +65,8 @@ def resolve(job: Job) -> Resolved:
     check_output(job.output.path)
     _check_apart(job)
     policy = load_policy(job.policy)
-    checkpoint = open_checkpoint(job.model)
+    checkpoint = _guarded(job, policy, open_checkpoint(job.model))
+    calibration = fitting(checkpoint.calibration, policy)
     form = AnswerForm(
         schema=answer_schema(policy),
         max_tokens=job.answer.max_tokens or longest_answer_tokens(policy),
@@ -76,8 +82,22 @@ def resolve(job: Job) -> Resolved:
         engine=engine,
         form=form,
         token_budget=budget,
-        fingerprint=_fingerprint(job, policy, checkpoint, engine, budget),
+        calibration=calibration,
+        fingerprint=_fingerprint(job, policy, checkpoint, engine, budget, calibration),
     )
+
+
+def _guarded(job: Job, policy: Policy, checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint, marked if it is used for what it was not trained for. Raises JobError unless allowed."""
+    unfit = checkpoint.unfit_for(policy, job.media.video.max_pixels_per_frame)
+    if unfit is None:
+        return checkpoint
+    if not job.model.allow_untrained_policy:
+        raise JobError(
+            f"model.path: {unfit}, use a full-size checkpoint, or set model.allow_untrained_policy: true to run it "
+            "anyway (its answers will be meaningless)"
+        )
+    return replace(checkpoint, untrained_policy=True)
 
 
 def _check_apart(job: Job) -> None:
@@ -101,8 +121,15 @@ def _token_budget(job: Job, policy: Policy, form: AnswerForm) -> int:
     return budget
 
 
-def _fingerprint(job: Job, policy: Policy, checkpoint: Checkpoint, engine: EngineSetup, token_budget: int) -> str:
-    """Return a digest (hex) of everything that can change an answer."""
+def _fingerprint(
+    job: Job,
+    policy: Policy,
+    checkpoint: Checkpoint,
+    engine: EngineSetup,
+    token_budget: int,
+    calibration: Calibration | None,
+) -> str:
+    """Return a digest (hex) of everything that can change an answer or what a row makes of it."""
     parts = {
         "policy": policy_digest(policy),
         "checkpoint": checkpoint.digest,
@@ -111,6 +138,7 @@ def _fingerprint(job: Job, policy: Policy, checkpoint: Checkpoint, engine: Engin
         "media": job.media.model_dump(mode="json"),
         "answer": job.answer.model_dump(mode="json"),
         "token_budget": token_budget,
+        "calibration": calibration.model_dump(mode="json") if calibration else None,
         "schema": SCHEMA_VERSION,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]

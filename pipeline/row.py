@@ -27,7 +27,7 @@ class LabelRow(BaseModel):
     present: bool
     """Whether the model saw or heard it."""
     confidence: Share
-    """Probability of that answer, 0..1."""
+    """Probability of that answer, 0..1; calibrated like the verdict's."""
 
 
 class VerdictRow(BaseModel):
@@ -59,7 +59,8 @@ class VerdictRow(BaseModel):
     model_verdict: Verdict | None
     """What the model itself said; null if there is no answer."""
     confidence: Share | None
-    """Probability of `model_verdict` among the allowed ones, 0..1; null if there is no answer."""
+    """Probability of `model_verdict` among the allowed ones, 0..1, at most that of the least certain label, and then
+    calibrated if the checkpoint holds a calibration for this policy; null if there is no answer."""
     labels: tuple[LabelRow, ...]
     """Every label of the policy; empty if there is no answer."""
     rationale: str | None

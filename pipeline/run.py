@@ -105,7 +105,10 @@ async def _run(
     started = time.monotonic()
     tally = Tally()
     worklist = Worklist(resolved, ledger, tally)
-    events.write("run_started", run_id=run_id, job=resolved.job.name, fingerprint=resolved.fingerprint)
+    calibrated = resolved.calibration is not None
+    events.write(
+        "run_started", run_id=run_id, job=resolved.job.name, fingerprint=resolved.fingerprint, calibrated=calibrated
+    )
     stopped = False
     facts: JsonObject = {}
     if await asyncio.to_thread(worklist.first) is None:
@@ -217,6 +220,7 @@ def _run_facts(resolved: Resolved, run_id: str, engine: str) -> RunFacts:
         engine=engine,
         accel_patches=(),
         sla_s=resolved.job.sla.per_item_s,
+        calibration=resolved.calibration,
     )
 
 
@@ -278,6 +282,7 @@ def _summary(
         "job": resolved.job.model_dump(mode="json"),
         "fingerprint": resolved.fingerprint,
         "model": resolved.checkpoint.label(),
+        "calibrated": resolved.calibration is not None,
         "listed": tally.done + tally.skipped,
         "skipped": tally.skipped,
         "rows": tally.done,

@@ -1,7 +1,8 @@
-"""Reading YAML into frozen pydantic models with one clear message for whatever is wrong; used by jobs and policies."""
+"""Reading YAML and JSON into frozen pydantic models with one clear message for whatever is wrong."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -35,6 +36,19 @@ def read_yaml(path: Path, what: str) -> JsonObject:
     data = parse_yaml(text, f"{what} {path}")
     if not isinstance(data, dict):
         raise JobError(f"{what} {path} must be a mapping of keys to values, not {type(data).__name__}")
+    return data
+
+
+def read_json(path: Path, what: str) -> JsonObject | None:
+    """Return the object in a JSON file, None if there is no such file. Raises JobError if it cannot be read."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise JobError(f"{what} {path} cannot be read: {error}") from None
+    if not isinstance(data, dict):
+        raise JobError(f"{what} {path} must be a JSON object, not {type(data).__name__}")
     return data
 
 

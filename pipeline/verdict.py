@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
+from pipeline.calibration import Calibration, calibrated
 from pipeline.errors import REASONS, ItemError
 from pipeline.policy import Policy
 from pipeline.records import VERDICTS, Answer, Completion, Item, Label, Phases, Prepared, Status, TokenChoice, Verdict
@@ -21,8 +22,10 @@ _NO_TEXT = ("Cc", "Cs", "Zl", "Zp")
 
 
 def parse_answer(completion: Completion, policy: Policy) -> Answer:
-    """Return the answer in a completion.
+    """Return the answer in a completion, with raw confidences.
 
+    A verdict follows from the labels that were written before it, so it is no more certain than the least certain
+    finding it rests on: its confidence is the least of its own probability and the labels' confidences.
     Raises ItemError `answer_truncated`, `answer_unparsable`, or `engine_rejected` if the engine gave the request up.
     """
     if completion.finish_reason == "length":
@@ -39,21 +42,22 @@ def parse_answer(completion: Completion, policy: Policy) -> Answer:
     well_formed = verdict in VERDICTS and isinstance(rationale, str)
     if not well_formed or not all(isinstance(value, bool) for value in labels.values()):
         raise ItemError("answer_unparsable", f"a value of the wrong kind in {completion.text[:200]!r}")
+    found = tuple(Label(name, value, _label_confidence(completion, name, value)) for name, value in labels.items())
     return Answer(
         verdict=verdict,
-        confidence=_confidence(completion.tokens, '"verdict":', f'"{verdict}"', [f'"{name}"' for name in VERDICTS]),
-        labels=tuple(
-            Label(
-                id=name,
-                present=value,
-                confidence=_confidence(
-                    completion.tokens, f'"{name}":', "true" if value else "false", ["true", "false"]
-                ),
-            )
-            for name, value in labels.items()
-        ),
+        confidence=min(_verdict_confidence(completion, verdict), *(label.confidence for label in found)),
+        labels=found,
         rationale=_clean(rationale),
     )
+
+
+def _label_confidence(completion: Completion, name: str, value: bool) -> float:
+    return _confidence(completion.tokens, f'"{name}":', "true" if value else "false", ["true", "false"])
+
+
+def _verdict_confidence(completion: Completion, verdict: Verdict) -> float:
+    """Return the verdict's probability given the labels before it: near 1 even where one of them was a coin toss."""
+    return _confidence(completion.tokens, '"verdict":', f'"{verdict}"', [f'"{name}"' for name in VERDICTS])
 
 
 def _clean(text: str) -> str:
@@ -112,6 +116,7 @@ class RunFacts:
     engine: str
     accel_patches: tuple[str, ...]
     sla_s: float
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,8 @@ class Outcome:
 
 def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: datetime, follows: str | None) -> VerdictRow:
     """Return the row of one item. `committed_at`, `commit_s` and `sla_met` are stamped by the sink."""
-    prepared, answer, completion = outcome.prepared, outcome.answer, outcome.completion
+    prepared, completion = outcome.prepared, outcome.completion
+    answer = calibrated(outcome.answer, facts.calibration) if outcome.answer else None
     verdict, degraded, reason, message = facts.policy.fail_safe, False, outcome.reason, outcome.message
     if answer is not None:
         degraded, reason, message = _degradation(prepared)

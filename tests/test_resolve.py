@@ -15,7 +15,7 @@ DEMO = Path(__file__).parents[1] / "jobs" / "demo.yaml"
 
 
 def resolved(*overrides: str) -> Resolved:
-    return resolve(load_job(DEMO, overrides))
+    return resolve(load_job(DEMO, ["model.allow_untrained_policy=true", *overrides]))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_every_row_is_shown_with_verdict_or_reason(tmp_path: Path) -> None:
     fill(tmp_path)
     text = shown(tmp_path)
     assert "2 rows" in text
-    assert "pass 0.90" in text and "error -> reject" in text and "not_media: x" in text
+    assert "pass 0.80" in text and "error -> reject" in text and "not_media: x" in text
 
 
 def test_a_routed_row_shows_what_the_model_said_and_that_it_was_too_uncertain(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_routed_row_shows_what_the_model_said_and_that_it_was_too_uncertain(tm
     sink.add(build_row(ITEM, answered(), routing(0.95), NOW, None))
     sink.close()
     text = shown(tmp_path)
-    assert "pass 0.90 -> review" in text and "too uncertain: [alarm] an alarm" in text
+    assert "pass 0.80 -> review" in text and "too uncertain: [alarm] an alarm" in text
 
 
 def test_control_characters_and_markup_of_foreign_text_are_shown_and_not_obeyed(tmp_path: Path) -> None:

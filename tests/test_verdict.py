@@ -13,6 +13,7 @@ from pipeline.errors import REASONS, ItemError
 from pipeline.policy import Policy, Routing
 from pipeline.records import Completion, Item, MediaFacts, Phases, Prepared, TokenChoice
 from pipeline.verdict import Outcome, RunFacts, build_row, parse_answer
+from tests.test_calibration import calibration
 
 POLICY = Policy.model_validate(
     {
@@ -92,6 +93,11 @@ def test_confidence_holds_when_the_verdict_begins_inside_a_token() -> None:
 
 def test_confidence_never_claims_certainty() -> None:
     assert parse_answer(completion(answer_tokens([choice("pass")])), POLICY).confidence < 1.0
+
+
+def test_a_verdict_is_no_more_certain_than_the_least_certain_finding_it_rests_on() -> None:
+    answer = parse_answer(completion(answer_tokens([choice("pass", 0.99, review=0.01)])), POLICY)
+    assert answer.confidence == min(label.confidence for label in answer.labels) == pytest.approx(0.8)
 
 
 def test_every_label_has_its_own_confidence() -> None:
@@ -201,6 +207,14 @@ def test_an_answer_below_the_threshold_goes_to_review_and_says_what_the_model_sa
     assert (row.verdict, row.model_verdict, row.status, row.degraded) == ("review", "pass", "ok", False)
     assert row.reason == "low_confidence" and not REASONS[row.reason].failure
     assert row.message == f"the model said pass with confidence {row.confidence:.3g}, below 0.95"
+
+
+def test_confidences_are_calibrated_before_routing() -> None:
+    facts = replace(routing(0.7), calibration=calibration(verdict_temperature=2.0, label_temperature=0.5))
+    row = build_row(ITEM, answered(), facts, NOW, None)
+    assert row.confidence == pytest.approx(2 / 3)  # odds of 0.8 to 0.2, square root taken
+    assert row.labels[1].confidence == pytest.approx(16 / 17)  # squared
+    assert (row.verdict, row.model_verdict, row.reason) == ("review", "pass", "low_confidence")
 
 
 def test_an_answer_at_the_threshold_keeps_its_verdict() -> None:
