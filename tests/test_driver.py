@@ -175,7 +175,7 @@ def test_the_journal_tells_a_routed_item_from_a_failed_and_a_degraded_one(tmp_pa
 def test_a_stuck_worker_is_killed_and_its_item_gets_a_deadline_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.driver._GRACE_S", 0.1)
+    monkeypatch.setattr("pipeline.screening._GRACE_S", 0.1)
     workers = Scripted(lambda item: asyncio.sleep(60, READY) if item.item_id == "item0" else READY)
     rows = drive(tmp_path, workers, 2, sla_s=2.0)
     assert (rows["item0"].status, rows["item0"].reason, rows["item0"].verdict) == ("deadline", "deadline", "reject")
