@@ -15,7 +15,7 @@ from pipeline import stopping
 EPILOG = """exit codes:
   0  every item has a good row
   1  finished, but some rows are errors or missed the SLA beyond what the job accepts
-  2  the job or the environment is wrong; nothing was started
+  2  the job or the environment is wrong, or a known-answer clip was answered otherwise; nothing was screened
   3  another run holds this output
   4  stopped early (signal, engine lost); everything so far is committed
 """

@@ -1,7 +1,7 @@
 """Every way in which something can go wrong, and what it means for the run.
 
 PipelineError
-├── JobError        the job or the environment is wrong: exit code 2, nothing was started
+├── JobError        the job or the environment is wrong: exit code 2, nothing was screened
 ├── OutputLocked    another run holds the output: exit code 3
 ├── EngineLost      the engine died or hangs: exit code 4, everything so far is committed
 └── ItemError       one item failed: it becomes a row with `status=error` and a code from REASONS
@@ -97,7 +97,7 @@ class PipelineError(Exception):
 
 
 class JobError(PipelineError):
-    """The job file, a policy, a path or the environment is wrong; nothing was started."""
+    """The job file, a policy, a path or the environment is wrong; nothing was screened."""
 
     exit_code = 2
 

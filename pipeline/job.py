@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from pipeline.errors import JobError
-from pipeline.records import JsonObject
+from pipeline.errors import JobError, nearest
+from pipeline.records import VERDICTS, JsonObject, Verdict
 from pipeline.settings_io import Settings, parse_yaml, read_yaml, validate
 from pipeline.uri import absolute as absolute_path
 
@@ -161,6 +161,43 @@ class Accept(Settings):
     """Largest share of rows that missed the SLA."""
 
 
+class CanaryClip(Settings):
+    """A clip whose answer is known."""
+
+    path: Path
+    """The recording, relative to the file that names it."""
+    verdict: Verdict
+    """What the model itself must say, before routing."""
+    labels: dict[str, bool] = Field(default_factory=dict)
+    """Labels that must, or must not, be found; those not listed are not compared."""
+    min_confidence: float | None = Field(default=None, ge=0, le=1)
+    """The least confidence of the verdict, calibrated as in the rows."""
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _not_empty(cls, value: object) -> object:
+        if value == "":
+            raise ValueError("the path is empty")
+        return value
+
+    @field_validator("verdict", mode="before")
+    @classmethod
+    def _known(cls, value: object) -> object:
+        if isinstance(value, str) and value not in VERDICTS:
+            raise ValueError(f'there is no verdict "{value}"{nearest(value, VERDICTS)}')
+        return value
+
+
+class Canary(Settings):
+    """Clips with known answers, asked before the first item; the run stops with exit code 2 if one is answered
+    otherwise or fails."""
+
+    clips: tuple[CanaryClip, ...] = ()
+    """Clips of the job's own, for any checkpoint and policy."""
+    from_checkpoint: bool = True
+    """Whether those are asked, too, that come with the checkpoint for this policy."""
+
+
 class Answer(Settings):
     """How the model answers."""
 
@@ -188,6 +225,7 @@ class Job(Settings):
     answer: Answer = Answer()
     sla: Sla = Sla()
     accept: Accept = Accept()
+    canary: Canary = Canary()
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
@@ -255,4 +293,10 @@ def _rebased(data: JsonObject, base: Path) -> JsonObject:
         for key in ("include", "exclude"):
             if isinstance(source.get(key), str):
                 source[key] = [source[key]]
+    canary = data.get("canary")
+    if isinstance(canary, dict) and isinstance(canary.get("clips"), list):
+        canary["clips"] = [
+            clip | {"path": absolute(clip["path"])} if isinstance(clip, dict) and "path" in clip else clip
+            for clip in canary["clips"]
+        ]
     return data

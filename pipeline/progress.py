@@ -9,6 +9,7 @@ from typing import Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from pipeline.row import VerdictRow
@@ -57,6 +58,9 @@ class Progress(Protocol):
     def say(self, text: str) -> None:
         """Show a sentence that stays."""
 
+    def show(self, table: Table) -> None:
+        """Show a table that stays."""
+
     def update(self, tally: Tally) -> None:
         """Show the counts."""
 
@@ -86,6 +90,9 @@ class PlainProgress:
     def say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    def show(self, table: Table) -> None:
+        self._console.print(table)
+
     def update(self, tally: Tally) -> None:
         now = time.monotonic()
         if now - self._last >= _PLAIN_EVERY_S:
@@ -109,6 +116,9 @@ class LiveProgress:
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, table: Table) -> None:
+        self._console.print(table)
 
     def update(self, tally: Tally) -> None:
         self._live.update(Text(describe(tally, time.monotonic())))

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, replace
 
 from pipeline.calibration import Calibration, fitting
+from pipeline.canary import Canary, find_canaries
 from pipeline.checkpoint import Checkpoint, open_checkpoint
 from pipeline.engine.base import AnswerForm
 from pipeline.errors import JobError
@@ -42,6 +43,7 @@ class Resolved:
     form: AnswerForm
     token_budget: int
     calibration: Calibration | None
+    canaries: tuple[Canary, ...]
     fingerprint: str
 
     @property
@@ -61,7 +63,7 @@ class Resolved:
 
 
 def resolve(job: Job) -> Resolved:
-    """Return the job resolved. Raises JobError for a policy, checkpoint or budget that cannot work."""
+    """Return the job resolved. Raises JobError for a policy, checkpoint, budget or canary that cannot work."""
     check_output(job.output.path)
     _check_apart(job)
     policy = load_policy(job.policy)
@@ -83,6 +85,7 @@ def resolve(job: Job) -> Resolved:
         form=form,
         token_budget=budget,
         calibration=calibration,
+        canaries=find_canaries(job, policy, checkpoint),
         fingerprint=_fingerprint(job, policy, checkpoint, engine, budget, calibration),
     )
 

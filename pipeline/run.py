@@ -1,6 +1,8 @@
 """One run from job to exit code: the composition root.
 
 list ─▶ skip what the ledger holds ─▶ admit by credit ─▶ front end ─▶ engine ─▶ verdict ─▶ sink ─▶ report
+
+Before the first item is admitted, known-answer clips go the same way, as far as the verdict.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from rich.console import Console
 
 from pipeline import stopping
 from pipeline.atomic import write_json_atomic
+from pipeline.canary import Report, as_facts, ask_canaries, failure_table
 from pipeline.driver import Driver
 from pipeline.errors import EngineLost
 from pipeline.events import EventLog
@@ -30,6 +33,7 @@ from pipeline.lock import lock_output, run_folder
 from pipeline.progress import Progress, Tally, open_progress
 from pipeline.records import Item, JsonObject
 from pipeline.resolve import Resolved, resolve
+from pipeline.screening import Clock, Screener
 from pipeline.sink import Sink, steady_utc
 from pipeline.source import check_source, id_key, list_items
 from pipeline.verdict import RunFacts
@@ -39,7 +43,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OK, WITH_ERRORS, STOPPED = 0, 1, 4
+OK, WITH_ERRORS, REFUSED, STOPPED = 0, 1, 2, 4
+_ENDINGS = {
+    None: "finished",
+    REFUSED: "refused by known-answer clips, nothing was screened",
+    STOPPED: "stopped early, everything so far is committed",
+}
 _REFRESH_S = 0.5
 _LIST_BATCH = 64
 
@@ -109,20 +118,21 @@ async def _run(
     events.write(
         "run_started", run_id=run_id, job=resolved.job.name, fingerprint=resolved.fingerprint, calibrated=calibrated
     )
-    stopped = False
-    facts: JsonObject = {}
+    early: int | None = None
+    facts: JsonObject = {"canary": Report().summary()}
     if await asyncio.to_thread(worklist.first) is None:
         progress.say(f"{resolved.job.name}: all {tally.skipped} items have their final row; nothing to do")
     else:
         # What vLLM leaves in the folder for temporary files goes with the run.
         with TemporaryDirectory(prefix="l1-triage-", ignore_cleanup_errors=True) as scratch:
-            stopped, facts = await _screen_all(resolved, worklist, run_id, tally, events, progress, scratch)
-    missing = () if stopped else await asyncio.to_thread(_missing, resolved, worklist)
-    code = _exit_code(resolved.job, tally, worklist, missing, stopped)
+            early, costs = await _screen_all(resolved, worklist, run_id, tally, events, progress, scratch)
+            facts |= costs
+    missing = () if early is not None else await asyncio.to_thread(_missing, resolved, worklist)
+    code = _exit_code(resolved.job, tally, worklist, missing) if early is None else early
     summary = _summary(resolved, run_id, tally, missing, code, time.monotonic() - started) | facts
     write_json_atomic(folder / "run.json", summary)
     events.write("run_ended", exit_code=code, done=tally.done, missing=len(missing))
-    _say_end(progress, resolved, tally, missing, stopped, code)
+    _say_end(progress, resolved, tally, missing, early, code)
     return code
 
 
@@ -134,8 +144,8 @@ async def _screen_all(
     events: EventLog,
     progress: Progress,
     scratch: str,
-) -> tuple[bool, JsonObject]:
-    """Start the workers and screen everything; return whether the run was stopped early, and what it cost."""
+) -> tuple[int | None, JsonObject]:
+    """Start the workers and screen everything; return the exit code of a run that ended early, and what it cost."""
     from pipeline.workers import Workers, start_ray
 
     job, begun = resolved.job, time.monotonic()
@@ -148,18 +158,45 @@ async def _screen_all(
     try:
         workers = await _unless_stopped(stop, Workers.start(resolved.front_end, resolved.form, resolved.workers))
         if workers is None:
-            return True, {}
+            return STOPPED, {}
         start_s = time.monotonic() - begun
         tally.total = await counting
         events.write("engine_ready", engine=workers.description, start_s=start_s)
         progress.say(f"{job.name}: {workers.description} ready after {start_s:.0f} s; {tally.total} items listed")
+        costs: JsonObject = {"start_s": start_s}
+        canary = await _unless_stopped(stop, _ask_canaries(resolved, workers, events, progress))
+        if canary is None:
+            return STOPPED, costs
+        costs["canary"] = canary.summary()
+        if canary.failed:
+            return REFUSED, costs
         screened = time.monotonic()
         stopped = await _drive(resolved, workers, worklist, run_id, tally, events, progress, stop)
-        costs = {"start_s": start_s, "screen_s": time.monotonic() - screened}
-        return stopped, costs | await _engine_costs(workers)
+        costs["screen_s"] = time.monotonic() - screened
+        return STOPPED if stopped else None, costs | await _engine_costs(workers)
+    except EngineLost as error:
+        _say_broken(resolved, events, progress, error)
+        return STOPPED, {}
     finally:
         counting.cancel()
         Workers.close()
+
+
+async def _ask_canaries(resolved: Resolved, workers: Workers, events: EventLog, progress: Progress) -> Report:
+    """Ask the known-answer clips, if there are any, and tell what came. Raises EngineLost."""
+    if not resolved.canaries:
+        return Report()
+    name, sla_s = resolved.job.name, resolved.job.sla.per_item_s
+    screener, now = Screener(workers, resolved.policy, events), steady_utc()
+    report = await ask_canaries(
+        resolved.canaries, lambda item: screener.screen(item, Clock(sla_s, now)), resolved.calibration, sla_s
+    )
+    events.write("canaries", **report.summary(), results=[as_facts(result) for result in report.results])
+    if report.failed:
+        progress.show(failure_table(report))
+    else:
+        progress.say(f"{name}: {len(report.results)} known-answer clips answered as expected in {report.seconds:.0f} s")
+    return report
 
 
 async def _drive(
@@ -196,12 +233,16 @@ async def _drive(
     try:
         await driver.run(aiter(worklist), stop)
     except (EngineLost, OSError) as error:
-        events.write("run_broken", message=f"{type(error).__name__}: {error}")
-        progress.say(f"{job.name}: stopped early: {error}")
+        _say_broken(resolved, events, progress, error)
         return True
     finally:
         showing.cancel()
     return stop.is_set()
+
+
+def _say_broken(resolved: Resolved, events: EventLog, progress: Progress, error: Exception) -> None:
+    events.write("run_broken", message=f"{type(error).__name__}: {error}")
+    progress.say(f"{resolved.job.name}: stopped early: {error}")
 
 
 async def _show(progress: Progress, tally: Tally) -> None:
@@ -263,9 +304,7 @@ def _missing(resolved: Resolved, worklist: Worklist) -> tuple[str, ...]:
     )
 
 
-def _exit_code(job: Job, tally: Tally, worklist: Worklist, missing: tuple[str, ...], stopped: bool) -> int:
-    if stopped:
-        return STOPPED
+def _exit_code(job: Job, tally: Tally, worklist: Worklist, missing: tuple[str, ...]) -> int:
     items = max(1, len(worklist.listed))
     errors = tally.statuses["error"] + worklist.held_bad
     late = tally.late + worklist.held_late
@@ -297,11 +336,11 @@ def _summary(
 
 
 def _say_end(
-    progress: Progress, resolved: Resolved, tally: Tally, missing: tuple[str, ...], stopped: bool, code: int
+    progress: Progress, resolved: Resolved, tally: Tally, missing: tuple[str, ...], early: int | None, code: int
 ) -> None:
     counts = ", ".join(f"{count} {name}" for name, count in sorted(tally.statuses.items())) or "no new rows"
     held = f", {tally.skipped} done before" if tally.skipped else ""
-    ending = "stopped early, everything so far is committed" if stopped else "finished"
+    ending = _ENDINGS[early]
     progress.say(f"{resolved.job.name}: {ending}: {counts}{held} in {resolved.job.output.path} (exit code {code})")
     for reason, count in tally.reasons.most_common():
         progress.say(f"  {count} x {reason}")

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.plain import printable
+
 _COLOURS = {"pass": "green", "review": "yellow", "reject": "red"}
 _COLUMNS = [
     *("uri", "media_kind", "duration_s", "status", "verdict", "model_verdict", "confidence", "frames"),
@@ -86,7 +88,7 @@ def _why(row: dict[str, Any]) -> Text:
 
 def _plain(text: str) -> Text:
     """Return the beginning of a foreign text with everything that could steer a terminal escaped."""
-    shown = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    shown = printable(text)
     return Text(shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…")
 
 

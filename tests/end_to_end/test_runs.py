@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 import psutil
 import pytest
+import yaml
 
 from pipeline.errors import REASONS
 from pipeline.job import load_job
@@ -22,7 +23,7 @@ from pipeline.media.plan import plan
 from pipeline.media.probe import probe
 from pipeline.resolve import Resolved, resolve
 from pipeline.row import ARROW_SCHEMA
-from tests.end_to_end.conftest import CLIPS, Run, Workplace
+from tests.end_to_end.conftest import CLIPS, ROOT, Run, Workplace
 
 pytestmark = pytest.mark.engine
 
@@ -67,7 +68,8 @@ def _write_long_wav(path: Path, seconds: int) -> None:
 def job(place: Workplace) -> Path:
     return place.write_job(
         source={"paths": ["clips"], "manifest": "list.jsonl"},
-        media={"max_duration_s": 900, "video": {"max_pixels_per_frame": 65536, "max_frames": 64}},
+        media=yaml.safe_load((ROOT / "jobs" / "demo.yaml").read_text(encoding="utf-8"))["media"]
+        | {"max_duration_s": 900},
         accept={"error_share": 0.5},
     )
 
@@ -337,7 +339,8 @@ def test_the_next_run_finishes_the_rest_even_if_a_front_end_worker_dies(many: Wo
 
 
 def test_an_item_whose_time_is_over_gets_a_deadline_row_and_is_tried_again(many: Workplace) -> None:
-    job = many.write_job("hasty", output={"path": "hasty", "commit_every_s": 0.5}, sla={"per_item_s": 1.6})
+    hurry = {"sla": {"per_item_s": 1.6}, "canary": {"from_checkpoint": False}}
+    job = many.write_job("hasty", output={"path": "hasty", "commit_every_s": 0.5}, **hurry)
     hasty = replace(many)
     run = hasty.run(job)
     assert run.code == 1, run.said

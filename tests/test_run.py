@@ -1,0 +1,229 @@
+"""A run from job to exit code with workers that do what a test says: known answers come before the first item."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from pipeline import run as run_module
+from pipeline.canary import CANARY_FILE
+from pipeline.engine.base import EngineStats
+from pipeline.errors import EngineLost, ItemError
+from pipeline.job import load_job
+from pipeline.ledger import read_ledger
+from pipeline.policy import Policy, prompt_digest
+from pipeline.records import Completion, Item, JsonObject, Prepared
+from pipeline.run import run_job
+from tests.test_calibration import CONTENT as CALIBRATION
+from tests.test_checkpoint import OTHER_DIGEST, write_checkpoint
+from tests.test_driver import GOOD, READY, Scripted
+from tests.test_verdict import POLICY
+
+EXPECTED = {"verdict": "pass", "labels": {"alarm": True, "bang": False}, "min_confidence": 0.7}
+
+
+class Place:
+    """A job with two items and one canary, and the workers it gets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen: list[str] = []
+        self.started = 0
+        self.ask: Callable[[str], Completion] = lambda _: GOOD
+        self.prepare: Callable[[Item], Any] = lambda _: READY
+        write_checkpoint(folder / "model")
+        (folder / "clips").mkdir()
+        for name in ("clips/a.wav", "clips/b.wav", "known.wav"):
+            (folder / name).write_bytes(b"sound")
+        text = yaml.safe_dump(POLICY.model_dump(mode="json", by_alias=True))
+        (folder / "policy.yaml").write_text(text, encoding="utf-8")
+
+    def run(self, expected: JsonObject | None = None, **sections: Any) -> tuple[int, str]:
+        """Return exit code and what was said."""
+        job = {
+            "name": "x",
+            "source": {"paths": ["clips"]},
+            "policy": "policy.yaml",
+            "output": {"path": "out", "commit_every_s": 0.5},
+            "model": {"path": "model"},
+            "engine": {"max_model_len": 8192},
+            "canary": {"clips": [{"path": "known.wav"} | (EXPECTED if expected is None else expected)]},
+        }
+        path = self.folder / "job.yaml"
+        path.write_text(yaml.safe_dump(job | sections), encoding="utf-8")
+        out = io.StringIO()
+        code = run_job(load_job(path), Console(file=out, width=200))
+        return code, out.getvalue()
+
+    def rows(self) -> int:
+        return read_ledger(self.folder / "out").rows()
+
+    def newest(self) -> tuple[JsonObject, list[JsonObject]]:
+        """Return run.json and the events of the newest run."""
+        folders = [path for path in (self.folder / "out" / "_runs").iterdir() if path.is_dir()]
+        folder = max(folders, key=lambda path: path.stat().st_mtime_ns)
+        lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+        return json.loads((folder / "run.json").read_text(encoding="utf-8")), [json.loads(line) for line in lines]
+
+
+class FakeWorkers(Scripted):
+    """Scripted workers with all that a run asks of its workers."""
+
+    description = "scripted"
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(self._seen, place.ask)
+        self._place = place
+
+    def _seen(self, item: Item) -> Any:
+        self._place.seen.append(Path(item.uri).name)
+        return self._place.prepare(item)
+
+    async def engine_stats(self) -> EngineStats:
+        return EngineStats(0.0, 0.0, 0.0, 0, 0, 0)
+
+    async def memory(self) -> dict[str, int]:
+        return {}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    made = Place(tmp_path)
+
+    async def start(*_: Any) -> FakeWorkers:
+        made.started += 1
+        return FakeWorkers(made)
+
+    monkeypatch.setattr("pipeline.workers.start_ray", lambda *_: None)
+    monkeypatch.setattr("pipeline.workers.Workers.start", start)
+    monkeypatch.setattr("pipeline.workers.Workers.close", lambda: None)
+    return made
+
+
+def test_known_answers_come_before_the_first_item_and_leave_no_row(place: Place) -> None:
+    code, said = place.run()
+    assert code == 0, said
+    assert "1 known-answer clips answered as expected" in said
+    assert place.seen[0] == "known.wav" and sorted(place.seen[1:]) == ["a.wav", "b.wav"]
+    assert place.rows() == 2
+    summary, events = place.newest()
+    assert (summary["canary"]["asked"], summary["canary"]["passed"], summary["rows"]) == (1, 1, 2)
+    names = [event["event"] for event in events]
+    assert names.index("engine_ready") < names.index("canaries") < names.index("run_ended")
+    assert events[names.index("canaries")]["results"][0]["passed"]
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        {"verdict": "reject"},
+        {"verdict": "pass", "labels": {"bang": True}},
+        {"verdict": "pass", "min_confidence": 0.99},
+    ],
+)
+def test_another_answer_than_expected_stops_the_run_before_the_first_item(place: Place, expected: JsonObject) -> None:
+    code, said = place.run(expected)
+    assert code == 2
+    assert "1 of 1 known-answer clips" in said and "known.wav" in said and "canary.clips.0" in said
+    assert said.splitlines()[-1].startswith("x: refused by known-answer clips, nothing was screened")
+    assert place.seen == ["known.wav"] and place.rows() == 0
+    summary, events = place.newest()
+    assert summary["exit_code"] == 2 and summary["missing"] == []
+    assert (summary["canary"]["asked"], summary["canary"]["passed"]) == (1, 0)
+    assert events[-1]["event"] == "run_ended"
+
+
+def test_an_error_in_a_canary_stops_the_run_too(place: Place) -> None:
+    def prepare(item: Item) -> Prepared:
+        raise ItemError("not_media", "no demuxer")
+
+    place.prepare = prepare
+    code, said = place.run()
+    assert code == 2 and "not_media: no demuxer" in said
+    assert place.rows() == 0
+
+
+def test_a_canary_that_hangs_in_the_front_end_stops_the_run_in_its_time(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.screening._GRACE_S", 0.1)
+    place.prepare = lambda _: asyncio.sleep(600, READY)
+    code, said = place.run(sla={"per_item_s": 0.2})
+    assert code == 2 and "deadline" in said
+    assert place.rows() == 0
+
+
+def test_an_engine_that_is_lost_with_a_canary_ends_the_run_with_4(place: Place) -> None:
+    def ask(request_id: str) -> Completion:
+        raise EngineLost("it died")
+
+    place.ask = ask
+    code, said = place.run()
+    assert code == 4 and "stopped early: it died" in said
+    assert place.rows() == 0 and place.seen == ["known.wav"]
+    summary, events = place.newest()
+    assert summary["exit_code"] == 4 and "run_broken" in [event["event"] for event in events]
+
+
+def test_the_models_own_verdict_is_compared_and_not_the_routed_one(place: Place) -> None:
+    text = (place.folder / "policy.yaml").read_text(encoding="utf-8")
+    (place.folder / "policy.yaml").write_text(text.replace("review_below: 0.0", "review_below: 1.0"), encoding="utf-8")
+    code, said = place.run()
+    assert code == 0, said
+    summary, _ = place.newest()
+    assert summary["by_verdict"] == {"review": 2} and summary["by_reason"] == {"low_confidence": 2}
+
+
+def test_without_work_nothing_is_started_and_no_canary_is_asked(place: Place) -> None:
+    place.run()
+    place.seen.clear()
+    code, said = place.run({"verdict": "reject"})
+    assert code == 0 and "nothing to do" in said
+    assert place.seen == [] and place.started == 1
+    assert place.newest()[0]["canary"] == {"asked": 0, "passed": 0, "seconds": 0.0}
+
+
+def test_a_clip_that_comes_with_the_checkpoint_is_asked_for_its_policy(place: Place) -> None:
+    path = place.folder / "model" / CANARY_FILE
+    path.parent.mkdir()
+    (path.parent / "siren.wav").write_bytes(b"sound")
+    digest = prompt_digest(Policy.model_validate(yaml.safe_load((place.folder / "policy.yaml").read_text("utf-8"))))
+    listed = {"policy_sha256": digest, "clips": [{"path": "siren.wav", "verdict": "reject"}]}
+    path.write_text(yaml.safe_dump(listed), encoding="utf-8")
+    code, said = place.run()
+    assert code == 2 and "siren.wav" in said and "1 of 2" in said
+    own = {"clips": [], "from_checkpoint": False}
+    assert place.run(canary=own)[0] == 0
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_run_says_whether_its_confidences_are_calibrated(place: Place, fits: bool) -> None:
+    digest = prompt_digest(POLICY) if fits else OTHER_DIGEST
+    write_checkpoint(place.folder / "model", calibration=CALIBRATION | {"policy_sha256": digest})
+    code, said = place.run(canary={})
+    assert code == 0, said
+    summary, events = place.newest()
+    assert summary["calibrated"] is fits and events[0]["calibrated"] is fits
+
+
+def test_a_stop_while_canaries_are_asked_ends_the_run_with_4(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    stops: list[asyncio.Event] = []
+    monkeypatch.setattr(run_module, "_stop_on_signals", stops.append)
+
+    async def stopped() -> Prepared:
+        stops[0].set()
+        await asyncio.sleep(600)
+        return READY
+
+    place.prepare = lambda _: stopped()
+    code, said = place.run()
+    assert code == 4 and "everything so far is committed" in said
+    assert place.rows() == 0
