@@ -6,19 +6,18 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 LOCK := pipeline/hardware/cpu.lock.txt
 INSTALLED := $(VENV)/.installed
-CHECKPOINT := pipeline/embedded/checkpoint/config.json
 LOCK_FLAGS ?=
 
 # Python may keep the bytecode of the modules that are not compiled ahead.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system model demo test fast-test lint schemas lock clean
+.PHONY: help setup system train-embedded demo test fast-test lint schemas lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: system $(INSTALLED) $(CHECKPOINT) ## all that is needed to run: system packages, Python packages, the embedded model
+setup: system $(INSTALLED) ## all that is needed to run: system packages and Python packages
 
 demo: setup ## screen the clips that come with the project, from an empty output, and show the verdicts
 	@echo "demo: screening jobs/demo/clips with the embedded model into out/demo"
@@ -40,21 +39,18 @@ lint: $(INSTALLED) ## style, format, types and import rules
 	@$(PY) -m mypy --no-error-summary
 	@said=$$($(VENV)/bin/lint-imports --no-logo) || { echo "$$said"; exit 1; }
 
-model: $(CHECKPOINT) ## build the embedded checkpoint
+train-embedded: setup ## train the embedded model anew (an hour on two cores; fetches recordings from Debian packages)
+	@$(PY) -m pipeline.embedded
 
 schemas: $(INSTALLED) ## write schemas/*.schema.json anew from the code
 	@$(PY) -m pipeline.schemas
 
-clean: ## remove the demo's output, the embedded checkpoint and caches; keeps .venv and every other output
-	@rm -rf out/demo pipeline/embedded/checkpoint pipeline/embedded/checkpoint.draft *.egg-info build
+clean: ## remove the demo's output, what training left and caches; keeps .venv and every other output
+	@rm -rf out/demo out/training *.egg-info build
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find bench pipeline tests -name __pycache__ -prune -exec rm -rf {} +
 
 # ---- what the targets above stand on
-
-$(CHECKPOINT): pipeline/embedded/build.py $(wildcard pipeline/embedded/*.jinja) | $(INSTALLED)
-	@echo "setup: building the embedded model (half a minute)"
-	@$(PY) -m pipeline.embedded.build
 
 # Compiled ahead is what every start loads; the rest of it (the largest: transformers' and Ray's many models and
 # libraries) is compiled on first use. torch comes first, so that a wrong build costs no further downloads.

@@ -100,7 +100,7 @@ def open_checkpoint(model: Model) -> Checkpoint:
 def _read_config(folder: Path, embedded: bool) -> JsonObject:
     path = folder / "config.json"
     if not path.is_file():
-        hint = "; `make model` builds the embedded one" if embedded else ""
+        hint = "; it comes with the repository, and `make train-embedded` makes it anew" if embedded else ""
         raise JobError(f"model.path: {folder} holds no checkpoint (no config.json){hint}")
     config = read_json(path, "model.path:") or {}
     found = config.get("architectures") or []

@@ -1,22 +1,22 @@
 """Builds the embedded checkpoint from a seed: config, tokenizer, processor files and (untrained) weights.
 
-`python -m pipeline.embedded.build [--out FOLDER] [--seed N]`. The same seed gives the same bytes.
+The same seed gives the same bytes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
-import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.checkpoint import TRAINING_FILE
+from pipeline.embedded.scene import draw_scene
+from pipeline.embedded.truth import truth
 from pipeline.hardware.environment import prepare_this_process
-from pipeline.job import EMBEDDED_PATH
-from pipeline.policy import Policy, instructions
+from pipeline.policy import instructions, load_policy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3OmniMoeConfig
@@ -44,26 +44,12 @@ SPECIAL_TOKENS = (
     "<tts_text_eod>",
 )
 
-_CORPUS_POLICY: dict[str, Any] = {
-    "id": "corpus",
-    "version": "1",
-    "question": "Does the recording hold a dangerous event: an alarm or siren, a bang, flashing, sudden motion?",
-    "labels": [
-        {"id": name, "description": f"{name.replace('_', ' ')} can be heard or seen in the recording"}
-        for name in ("alarm", "bang", "speech", "silence", "flashing", "motion", "black", "frozen", "still")
-    ],
-    "verdicts": {
-        "pass": "nothing of note can be heard or seen",
-        "review": "one sense alone gives a warning, or nothing can be heard or seen at all",
-        "reject": "an alarm or a bang goes with flashing or sudden motion",
-    },
-}
-_CORPUS_ANSWERS = (
-    '{"labels": {"alarm": true, "bang": false, "speech": false, "silence": true}, "verdict": "pass", "rationale": "',
-    '"verdict": "review", "rationale": "an alarm from 3 s to 7 s, the picture is still"}',
-    '"verdict": "reject", "rationale": "a bang at 12 s with flashing from 10 s; speech before"}',
-    "user assistant system heard seen second seconds black frozen flashing motion 0 1 2 3 4 5 6 7 8 9",
-)
+DEMO_POLICY = Path(__file__).parents[2] / "jobs" / "policies" / "demo.yaml"
+"""The one policy that the embedded model is trained on."""
+
+_CORPUS_SCENES = 3000
+# Numbers, truth values and verdicts stay tokens of their own: each is one decision, and has a probability of its own.
+_DECISIONS = r"[0-9]|true|false|pass|review|reject|user|assistant|system|\n"
 
 
 def build(folder: Path, seed: int = 0) -> None:
@@ -85,18 +71,26 @@ def build(folder: Path, seed: int = 0) -> None:
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer over the words of policies and answers, with Qwen's special tokens."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    """Return a byte-level BPE tokenizer over the demo policy's text and answers, with Qwen's special tokens.
+
+    Merges cross words, so that the policy's sentences and the answer's frame are few tokens.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_DECISIONS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     bpe.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY - len(SPECIAL_TOKENS), initial_alphabet=alphabet, show_progress=False
     )
-    bpe.train_from_iterator([instructions(Policy.model_validate(_CORPUS_POLICY)), *_CORPUS_ANSWERS], trainer)
+    bpe.train_from_iterator(_corpus(), trainer)
     bpe.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS])
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
@@ -111,6 +105,16 @@ def _tokenizer() -> PreTrainedTokenizerFast:
         audio_bos_token="<|audio_start|>",
         audio_eos_token="<|audio_end|>",
     )
+
+
+def _corpus() -> Iterator[str]:
+    """Yield what the model reads and writes: policy, chat, sentences on times, answers."""
+    yield instructions(load_policy(DEMO_POLICY))
+    yield from ("user", "assistant", "system", "This is a still picture. Screen it.") * 3
+    for seed in range(_CORPUS_SCENES):
+        scene = draw_scene(seed)
+        yield f"The recording lasts {scene.duration_s:.1f} seconds. Screen it."
+        yield truth(scene).answer()
 
 
 def _config(tokenizer: PreTrainedTokenizerFast) -> Qwen3OmniMoeConfig:
@@ -233,17 +237,3 @@ def _save_weights(config: Qwen3OmniMoeConfig, seed: int, folder: Path) -> int:
     tensors = {f"thinker.{name}": value.to(torch.bfloat16).contiguous() for name, value in thinker.state_dict().items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return sum(value.numel() for value in thinker.parameters())
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Build the embedded Qwen3-Omni checkpoint from a seed.")
-    parser.add_argument("--out", type=Path, default=EMBEDDED_PATH, help="folder to write")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    build(args.out, args.seed)
-    print(f"embedded checkpoint written to {args.out}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,367 @@
+"""Trains the embedded model's weights.
+
+Clips are drawn anew for every step and rendered by the pipeline's own plan, prompt and renderer. Beside the answer's
+tokens the model learns, at every sound and picture token, what goes on there and which second it is; those heads
+only speed learning and are not kept. A run that is stopped goes on from its last state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import distributed, multiprocessing, nn
+from torch.nn import functional
+
+from pipeline.embedded.build import DEMO_POLICY
+from pipeline.embedded.examples import Inputs, batch_of, inputs_of, rendered
+from pipeline.embedded.files import write_clip
+from pipeline.embedded.recordings import load_recordings
+from pipeline.embedded.scene import HEARD, LONGEST_S, SEEN, SHORTEST_S, Scene, draw_scene, generator
+from pipeline.embedded.sounds import Voices, voices_of
+from pipeline.embedded.truth import LABELS, truth
+from pipeline.front_end import FrontEnd
+from pipeline.hardware.environment import prepare_this_process
+from pipeline.records import Item, JsonObject
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+JOB = DEMO_POLICY.parents[1] / "demo.yaml"
+TRAINING_SEEDS = 1_000_000
+"""Scenes of training have seeds from here on; fresh ones for measuring lie below."""
+_TOKENS_A_SECOND = 13
+_TENS, _ONES = 7, 10
+# Files cost fifty times what scenes rendered in memory do; a few keep the model used to codecs.
+_CODED, _LONGEST_CODED_S, _FILE_TIME_S = 64, 15.0, 300.0
+_IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How the training goes; the same course gives the same batches."""
+
+    steps: int = 2800
+    tokens_a_step: int = 5000
+    peak_rate: float = 2e-3
+    warm_up: float = 0.08
+    weight_decay: float = 0.01
+    short_share: float = 0.25
+    seed: int = 0
+
+    def digest(self) -> str:
+        """Return a short name (hex) that another course does not have."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lesson:
+    """One clip to learn from: inputs, answer tokens, and what goes on at each prompt token.
+
+    `active` (tokens, labels) is 1, 0 or -1 (no such sense there); `seconds` (tokens,) or -1.
+    """
+
+    inputs: Inputs
+    answer: list[int]
+    active: torch.Tensor
+    seconds: torch.Tensor
+
+
+class LessonMaker:
+    """Renders scenes with the renderer, policy and media settings of the demo job."""
+
+    def __init__(self, folder: Path, voices: Voices) -> None:
+        from transformers import AutoTokenizer
+
+        from pipeline.job import load_job
+        from pipeline.resolve import resolve
+
+        self._resolved = resolve(load_job(JOB, [f"model.path={folder}"]))
+        self._front_end = FrontEnd(self._resolved.front_end)
+        self.tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder)
+        self._model = thinker_of(folder, empty=True)
+        self._voices = voices
+
+    def inputs(self, scene: Scene) -> Inputs:
+        """Return the scene's prompt; every `_CODED`th scene goes through a real file."""
+        if scene.seed % _CODED == 0 and scene.duration_s <= _LONGEST_CODED_S:
+            prompt = self._from_file(scene)
+        else:
+            media, budget = self._resolved.job.media, self._resolved.token_budget
+            prompt = rendered(scene, self._front_end.renderer, media, budget, self._voices).prompt
+        return inputs_of(prompt, self._model.get_rope_index)
+
+    def _from_file(self, scene: Scene) -> Any:
+        with tempfile.TemporaryDirectory() as scratch:
+            path = os.fsencode(write_clip(scene, self._voices, Path(scratch)))
+            item = Item(f"scene-{scene.seed}", "", path, None, None, "")
+            prepared, prompt = self._front_end.prepare(item, item.item_id, _FILE_TIME_S)
+        if prompt is None:
+            raise RuntimeError(f"scene {scene.seed}: {prepared.error_code}: {prepared.error_message}")
+        return prompt
+
+    def lesson(self, scene: Scene) -> Lesson:
+        inputs = self.inputs(scene)
+        answer = [*self.tokenizer.encode(truth(scene).answer()), int(self.tokenizer.eos_token_id or 0)]
+        active, seconds = self._goings_on(scene, inputs)
+        return Lesson(inputs, answer, torch.from_numpy(active), torch.from_numpy(seconds))
+
+    def _goings_on(self, scene: Scene, inputs: Inputs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return what is active (tokens, labels) and the second (tokens,) at each token of the prompt."""
+        ids = inputs.ids.numpy()
+        active = np.full((len(ids), len(LABELS)), -1, np.float32)
+        seconds = np.full(len(ids), -1, np.float32)
+        config = self._model.config
+        heard = np.flatnonzero(ids == config.audio_token_id)
+        seconds[heard] = np.arange(len(heard)) / _TOKENS_A_SECOND
+        seen = np.flatnonzero(ids == config.video_token_id)
+        if len(seen) and inputs.grid is not None:
+            each = len(seen) // int(inputs.grid[0])
+            grids = np.arange(len(seen)) // each
+            start = inputs.positions[0, seen[0]]
+            per_second = config.position_id_per_seconds
+            seconds[seen] = (inputs.positions[0, seen].numpy() - int(start)) / per_second
+            assert grids[-1] + 1 == int(inputs.grid[0])
+        for tokens, labels, width_s in ((heard, HEARD, 1 / _TOKENS_A_SECOND), (seen, SEEN, 1.0)):
+            for label in labels:
+                if label == "dark" and {"dark_start", "dark_middle"} & set(scene.beside_pictures):
+                    continue
+                begins = seconds[tokens]
+                on = np.zeros(len(tokens), bool)
+                for event in scene.events:
+                    if event.label == label:
+                        on |= (begins < event.end_s) & (begins + width_s > event.start_s)
+                active[tokens, LABELS.index(label)] = on
+        return active, seconds
+
+
+class Model(nn.Module):  # type: ignore[misc]  # torch is Any to mypy here
+    """The thinker with the two heads that only training needs."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.thinker = thinker_of(folder)
+        width = self.thinker.config.text_config.hidden_size
+        self.active = nn.Linear(width, len(LABELS))
+        self.heard = nn.Linear(width, len(LABELS))
+        self.second = nn.Linear(width, _TENS + _ONES)
+        self._sound: torch.Tensor | None = None
+        self.thinker.audio_tower.register_forward_hook(self._keep)
+
+    def _keep(self, _module: nn.Module, _arguments: Any, output: Any) -> None:
+        self._sound = output.last_hidden_state
+
+    def forward(self, lessons: Sequence[Lesson], padding: int, light: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the losses and how many answers were right; `light` (vocabulary,) marks tokens of little weight."""
+        batch = batch_of([one.inputs for one in lessons], [one.answer for one in lessons], padding)
+        self._sound = None
+        hidden = self.thinker.model
+        states: list[torch.Tensor] = []
+        handle = hidden.register_forward_hook(lambda _m, _a, output: states.append(output.last_hidden_state))
+        logits = self.thinker(**batch, use_cache=False).logits
+        handle.remove()
+        state = states[0]
+        losses = _answer_loss(logits, lessons, light)
+        where = [(row, len(one.inputs.ids)) for row, one in enumerate(lessons)]
+        tokens = torch.cat([state[row, :length] for row, length in where])
+        active = torch.cat([one.active for one in lessons])
+        seconds = torch.cat([one.seconds for one in lessons])
+        losses["second"] = losses["heard"] = state.new_zeros(())
+        losses["active"] = _active_loss(self.active(tokens), active)
+        media = seconds >= 0
+        if media.any():
+            tens, ones = self.second(tokens[media]).split((_TENS, _ONES), -1)
+            whole = seconds[media].long()
+            losses["second"] = functional.cross_entropy(
+                tens, (whole // 10).clamp(max=_TENS - 1)
+            ) + functional.cross_entropy(ones, whole % 10)
+        if self._sound is not None:
+            audio_id = self.thinker.config.audio_token_id
+            ids = torch.cat([one.inputs.ids for one in lessons])
+            losses["heard"] = _active_loss(self.heard(self._sound), active[ids == audio_id])
+        return losses
+
+
+def _active_loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    known = wanted >= 0
+    if not known.any():
+        return logits.sum() * 0
+    return functional.binary_cross_entropy_with_logits(logits[known], wanted[known])
+
+
+def _answer_loss(logits: torch.Tensor, lessons: Sequence[Lesson], light: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the loss over the answers' tokens, and the share of answers whose labels, verdict and all are right."""
+    total, weights = logits.new_zeros(()), logits.new_zeros(())
+    right = judged = 0
+    for row, one in enumerate(lessons):
+        first = len(one.inputs.ids)
+        wanted = torch.tensor(one.answer)
+        said = logits[row, first - 1 : first - 1 + len(wanted)]
+        weight = torch.where(light[wanted], 0.05, 1.0)
+        total = total + (functional.cross_entropy(said, wanted, reduction="none") * weight).sum()
+        weights = weights + weight.sum()
+        hits = said.argmax(-1) == wanted
+        decisions = 2 * len(LABELS) + 2
+        judged += int(hits[:decisions].all())
+        right += int(hits.all())
+    count = torch.tensor(float(len(lessons)))
+    return {"answer": total / weights, "judged": judged / count, "right": right / count}
+
+
+def _scenes(course: Course, step: int) -> list[Scene]:
+    """Return the scenes of a step, of similar length; early steps have short ones."""
+    rng = generator(course.seed * 1_000_003 + step, 7)
+    longest_s = 8.0 if step < course.short_share * course.steps else LONGEST_S
+    length_s = float(np.exp(rng.uniform(np.log(SHORTEST_S * 1.1), np.log(longest_s))))
+    least_s, most_s = max(SHORTEST_S, length_s * 0.85), min(LONGEST_S, length_s * 1.15)
+    count = int(np.clip(course.tokens_a_step / (90 + 21 * length_s), 4, 32))
+    first = TRAINING_SEEDS * (1 + course.seed) + step * 64
+    return [draw_scene(first + number, most_s, least_s) for number in range(count)]
+
+
+def thinker_of(folder: Path, empty: bool = False) -> Any:
+    from safetensors.torch import load_file
+    from transformers import AutoConfig
+    from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeThinkerForConditionalGeneration
+
+    config = AutoConfig.from_pretrained(folder).thinker_config
+    with torch.device("meta" if empty else "cpu"):
+        thinker = Qwen3OmniMoeThinkerForConditionalGeneration(config)
+    if not empty:
+        stored = load_file(folder / "model.safetensors")
+        thinker.load_state_dict({name.removeprefix("thinker."): value.float() for name, value in stored.items()})
+    return thinker
+
+
+def _rate(course: Course, step: int) -> float:
+    """Return the learning rate: linear warm-up, then half a cosine to nothing."""
+    warm = max(1, round(course.warm_up * course.steps))
+    if step < warm:
+        return course.peak_rate * (step + 1) / warm
+    return course.peak_rate * max(0.01, 0.5 + 0.5 * math.cos(math.pi * (step - warm) / max(1, course.steps - warm)))
+
+
+def _light_tokens(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> torch.Tensor:
+    """Return which tokens (vocabulary,) only frame the answer: they follow without any decision."""
+    light = torch.zeros(vocabulary, dtype=torch.bool)
+    for token in range(len(tokenizer)):
+        text = tokenizer.decode([token])
+        light[token] = text.endswith('":') or text.endswith('":"')
+    return light
+
+
+def train(folder: Path, state_file: Path, course: Course, recordings: Path, workers: int) -> JsonObject:
+    """Train the checkpoint in `folder` with `workers` processes; the state is kept in `state_file` and taken up.
+
+    Returns what the training was: course, clips, seconds.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        arguments = (workers, Path(scratch) / "meeting", folder, state_file, course, recordings)
+        multiprocessing.spawn(_work, arguments, nprocs=workers)
+    state = torch.load(state_file, weights_only=True)
+    clips = sum(len(_scenes(course, step)) for step in range(course.steps))
+    parameters = sum(value.numel() for name, value in state["model"].items() if name.startswith("thinker."))
+    trained = {"clips": clips, "parameters": parameters, "seconds": round(state["seconds"]), "workers": workers}
+    return {"course": asdict(course)} | trained
+
+
+def weights_of(state_file: Path, folder: Path) -> None:
+    """Write the thinker's weights of a training state into the checkpoint as bfloat16 safetensors."""
+    from safetensors.torch import save_file
+
+    state = torch.load(state_file, weights_only=True)["model"]
+    thinker = {name: value for name, value in state.items() if name.startswith("thinker.")}
+    tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in thinker.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _work(
+    rank: int, workers: int, meeting: Path, folder: Path, state_file: Path, course: Course, recordings: Path
+) -> None:
+    """Be one of the processes: each makes and learns its share of every step's clips, on one thread."""
+    prepare_this_process("cpu")
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=workers)
+    torch.manual_seed(course.seed)
+    maker = LessonMaker(folder, voices_of(load_recordings(recordings).train))
+    model = Model(folder)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), course.peak_rate, betas=(0.9, 0.98), weight_decay=course.weight_decay
+    )
+    first, spent_s = _load_state(state_file, model, optimizer)
+    light = _light_tokens(maker.tokenizer, model.thinker.config.text_config.vocab_size)
+    log = _Log(course)
+    model.train()
+    parent, begun = os.getppid(), time.monotonic()
+    for step in range(first, course.steps):
+        if os.getppid() != parent:
+            return  # the command was killed
+        for group in optimizer.param_groups:
+            group["lr"] = _rate(course, step)
+        lessons = [maker.lesson(scene) for scene in _scenes(course, step)[rank::workers]]
+        losses = model(lessons, int(maker.tokenizer.pad_token_id or 0), light)
+        optimizer.zero_grad(set_to_none=False)
+        (losses["answer"] + losses["active"] + 0.3 * losses["second"] + losses["heard"]).backward()
+        _share_gradients(model, workers)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if rank == 0:
+            log.add(step + 1, losses)
+            if (step + 1) % 200 == 0 or step + 1 == course.steps:
+                _save_state(state_file, model, optimizer, step + 1, spent_s + time.monotonic() - begun)
+    distributed.destroy_process_group()
+
+
+def _share_gradients(model: nn.Module, workers: int) -> None:
+    """Give every process the mean of all gradients."""
+    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters()]
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    distributed.all_reduce(flat)
+    flat /= workers
+    for parameter, mean in zip(model.parameters(), flat.split([g.numel() for g in gradients]), strict=True):
+        parameter.grad = mean.view_as(parameter)
+
+
+class _Log:
+    """Prints the mean of the losses every 50 steps."""
+
+    def __init__(self, course: Course) -> None:
+        self._course, self._begun, self._count = course, time.monotonic(), 0
+        self._sums: dict[str, float] = {}
+
+    def add(self, step: int, losses: dict[str, torch.Tensor]) -> None:
+        for name, value in losses.items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(value.detach())
+        self._count += 1
+        if step % 50 == 0:
+            means = "  ".join(f"{name} {total / self._count:.4f}" for name, total in self._sums.items())
+            print(f"step {step} of {self._course.steps}, {time.monotonic() - self._begun:.0f} s: {means}", flush=True)
+            self._sums, self._count = {}, 0
+
+
+def _load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+    """Take up a stopped training; return the first step to do and the seconds spent before."""
+    if not path.exists():
+        return 0, 0.0
+    state = torch.load(path, weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["step"]), float(state.get("seconds", 0.0))
+
+
+def _save_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, seconds: float) -> None:
+    draft = path.with_suffix(".draft")
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "seconds": seconds}
+    torch.save(state, draft)
+    draft.replace(path)
