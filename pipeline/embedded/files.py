@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,7 @@ _VP9 = (
     "-pix_fmt",
     "yuv420p",
 )
+_TURN = ("-metadata:s:v", "rotate=90")
 _OPUS_HZ = (8_000, 16_000, 24_000, 48_000)
 _WITH_PICTURES = (
     _Format("mp4", (*_H264, "-crf", "24"), ("-c:a", "aac", "-b:a", "64k"), turns=True),
@@ -89,9 +91,11 @@ def write_clip(scene: Scene, voices: Voices, folder: Path) -> Path:
             command += ["-ar", str(rate_hz), "-ac", str(rng.integers(1, 3))]
         if scene.pictures:
             command += chosen.video
+        straight = Path(scratch) / path.name if turned else path
+        _ffmpeg([*command, "-map_metadata", "-1", str(straight)], _frames(scene, turned) if scene.pictures else ())
         if turned:
-            command += ["-metadata:s:v", "rotate=90"]
-        _ffmpeg([*command, "-map_metadata", "-1", str(path)], _frames(scene, turned) if scene.pictures else ())
+            # ffmpeg records a turn only when it copies.
+            _ffmpeg(["ffmpeg", "-v", "error", "-y", "-i", str(straight), "-c", "copy", *_TURN, str(path)], ())
     return path
 
 
@@ -101,7 +105,7 @@ def _frames(scene: Scene, turned: bool) -> Iterator[bytes]:
     for number in range(max(1, round(scene.duration_s * scene.frame_rate_hz))):
         frame = painter.frame(number / scene.frame_rate_hz, scene.width, scene.height)
         # Players turn the picture clockwise by the stated angle.
-        yield np.ascontiguousarray(np.rot90(frame) if turned else frame).tobytes()
+        yield np.ascontiguousarray(np.rot90(frame, -1) if turned else frame).tobytes()
 
 
 def _write_picture(scene: Scene, rng: np.random.Generator, folder: Path) -> Path:
@@ -120,9 +124,11 @@ def _ffmpeg(command: list[str], frames: Iterable[bytes]) -> None:
         try:
             for frame in frames:
                 process.stdin.write(frame)
-            process.stdin.close()
         except BrokenPipeError:
             pass  # ffmpeg says why
+        finally:
+            with suppress(BrokenPipeError):
+                process.stdin.close()
         status = process.wait(_ENCODE_TIMEOUT_S)
         log.seek(0)
         if status != 0:
