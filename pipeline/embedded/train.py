@@ -13,7 +13,9 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +46,8 @@ TRAINING_SEEDS = 1_000_000
 _TOKENS_A_SECOND = 13
 _TENS, _ONES = 7, 10
 # Files cost fifty times what scenes rendered in memory do; a few keep the model used to codecs.
-_CODED, _LONGEST_CODED_S, _FILE_TIME_S = 64, 15.0, 300.0
-_IGNORED = -100
+_CODED, _LONGEST_CODED_S, _FILE_TIME_S = 200, 15.0, 300.0
+_STEPS_AHEAD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,12 +306,13 @@ def _work(
     log = _Log(course)
     model.train()
     parent, begun = os.getppid(), time.monotonic()
+    ahead = _ahead(maker, course, range(first, course.steps), rank, workers)
     for step in range(first, course.steps):
         if os.getppid() != parent:
-            return  # the command was killed
+            os._exit(1)  # the command was killed
         for group in optimizer.param_groups:
             group["lr"] = _rate(course, step)
-        lessons = [maker.lesson(scene) for scene in _scenes(course, step)[rank::workers]]
+        lessons = next(ahead)
         losses = model(lessons, int(maker.tokenizer.pad_token_id or 0), light)
         optimizer.zero_grad(set_to_none=False)
         (losses["answer"] + losses["active"] + 0.3 * losses["second"] + losses["heard"]).backward()
@@ -331,6 +334,20 @@ def _share_gradients(model: nn.Module, workers: int) -> None:
     flat /= workers
     for parameter, mean in zip(model.parameters(), flat.split([g.numel() for g in gradients]), strict=True):
         parameter.grad = mean.view_as(parameter)
+
+
+def _ahead(maker: LessonMaker, course: Course, steps: range, rank: int, workers: int) -> Iterator[list[Lesson]]:
+    """Yield a process's lessons of each step; the next ones are made while it learns and waits for the others."""
+
+    def make(step: int) -> list[Lesson]:
+        return [maker.lesson(scene) for scene in _scenes(course, step)[rank::workers]]
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(make, step) for step in steps[:_STEPS_AHEAD])
+        for step in steps:
+            if step + _STEPS_AHEAD in steps:
+                waiting.append(pool.submit(make, step + _STEPS_AHEAD))
+            yield waiting.popleft().result()
 
 
 class _Log:

@@ -143,5 +143,5 @@ def _is_turned(path: Path) -> bool:
 
 
 def test_a_clip_that_ffmpeg_cannot_write_says_why(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="ffmpeg could not write .*No such file"):
+    with pytest.raises(RuntimeError, match=r"ffmpeg could not write .*No such file"):
         write_clip(draw_scene(3, 3.0), Voices(), tmp_path / "nowhere")
