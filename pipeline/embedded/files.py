@@ -65,15 +65,17 @@ _SOUND_ONLY = (
 )
 
 
-def write_clip(scene: Scene, voices: Voices, folder: Path) -> Path:
+def write_clip(scene: Scene, voices: Voices, folder: Path, suffix: str | None = None) -> Path:
     """Write the scene into `folder` and return the file; its name is the scene's seed.
 
-    Raises RuntimeError with ffmpeg's words if it fails.
+    `suffix` names the container, for instance `webm`; without it the seed chooses. Raises RuntimeError with ffmpeg's
+    words if it fails.
     """
     rng = generator(scene.seed, 4)
     if scene.still:
         return _write_picture(scene, rng, folder)
     formats = _WITH_PICTURES if scene.pictures else _SOUND_ONLY
+    formats = tuple(one for one in formats if suffix in (None, one.suffix))
     chosen = formats[rng.integers(len(formats))]
     path = folder / f"{scene.seed:07d}.{chosen.suffix}"
     with tempfile.TemporaryDirectory() as scratch:
