@@ -128,6 +128,12 @@ def with_sound_of(scene: Scene, other: Scene) -> Scene:
     )
 
 
+def without_pictures(scene: Scene) -> Scene:
+    """Return the scene's sound alone."""
+    heard = tuple(event for event in scene.events if event.label in HEARD)
+    return replace(scene, pictures=False, events=heard, beside_pictures=())
+
+
 def _heard(rng: np.random.Generator, duration_s: float) -> list[Event]:
     which = rng.choice(4, p=(0.5, 0.22, 0.22, 0.06))
     events = []

@@ -47,7 +47,7 @@ _TOKENS_A_SECOND = 13
 _TENS, _ONES = 7, 10
 # Files cost fifty times what scenes rendered in memory do; a few keep the model used to codecs.
 _CODED, _LONGEST_CODED_S, _FILE_TIME_S = 200, 15.0, 300.0
-_STEPS_AHEAD = 3
+_STEPS_AHEAD, _SAVE_EVERY = 3, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,12 @@ def train(folder: Path, state_file: Path, course: Course, recordings: Path, work
     state = torch.load(state_file, weights_only=True)
     clips = sum(len(_scenes(course, step)) for step in range(course.steps))
     parameters = sum(value.numel() for name, value in state["model"].items() if name.startswith("thinker."))
-    trained = {"clips": clips, "parameters": parameters, "seconds": round(state["seconds"]), "workers": workers}
+    trained = {
+        "clips": clips,
+        "parameters": parameters,
+        "seconds": round(state.get("seconds", 0.0)),
+        "workers": workers,
+    }
     return {"course": asdict(course)} | trained
 
 
@@ -289,41 +294,79 @@ def weights_of(state_file: Path, folder: Path) -> None:
 
 
 def _work(
-    rank: int, workers: int, meeting: Path, folder: Path, state_file: Path, course: Course, recordings: Path
+    rank: int,
+    workers: int,
+    meeting: Path,
+    folder: Path,
+    state_file: Path,
+    course: Course,
+    recordings: Path | None,
+    last: int | None = None,
 ) -> None:
-    """Be one of the processes: each makes and learns its share of every step's clips, on one thread."""
+    """Be one of the processes: each makes and learns its share of every step's clips, on one thread.
+
+    With `last` the process stops before that step, as if it had been stopped there.
+    """
     prepare_this_process("cpu")
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=workers)
     torch.manual_seed(course.seed)
-    maker = LessonMaker(folder, voices_of(load_recordings(recordings).train))
-    model = Model(folder)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), course.peak_rate, betas=(0.9, 0.98), weight_decay=course.weight_decay
-    )
-    first, spent_s = _load_state(state_file, model, optimizer)
-    light = _light_tokens(maker.tokenizer, model.thinker.config.text_config.vocab_size)
+    maker = LessonMaker(folder, voices_of(load_recordings(recordings).train) if recordings else Voices())
+    learner = Learner(folder, course, maker.tokenizer)
+    first, spent_s = learner.load(state_file)
+    steps = range(first, course.steps if last is None else last)
     log = _Log(course)
-    model.train()
     parent, begun = os.getppid(), time.monotonic()
-    ahead = _ahead(maker, course, range(first, course.steps), rank, workers)
-    for step in range(first, course.steps):
+    for step, lessons in zip(steps, _ahead(maker, course, steps, rank, workers), strict=True):
         if os.getppid() != parent:
             os._exit(1)  # the command was killed
-        for group in optimizer.param_groups:
-            group["lr"] = _rate(course, step)
-        lessons = next(ahead)
-        losses = model(lessons, int(maker.tokenizer.pad_token_id or 0), light)
-        optimizer.zero_grad(set_to_none=False)
-        (losses["answer"] + losses["active"] + 0.3 * losses["second"] + losses["heard"]).backward()
-        _share_gradients(model, workers)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        losses = learner.learn(step, lessons, workers)
         if rank == 0:
             log.add(step + 1, losses)
-            if (step + 1) % 200 == 0 or step + 1 == course.steps:
-                _save_state(state_file, model, optimizer, step + 1, spent_s + time.monotonic() - begun)
+            if (step + 1) % _SAVE_EVERY == 0 or step + 1 == steps.stop:
+                learner.save(state_file, step + 1, spent_s + time.monotonic() - begun)
     distributed.destroy_process_group()
+
+
+class Learner:
+    """Model and optimizer, and how one step changes them."""
+
+    def __init__(self, folder: Path, course: Course, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._course = course
+        self._model = Model(folder).train()
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(), course.peak_rate, betas=(0.9, 0.98), weight_decay=course.weight_decay
+        )
+        self._padding = int(tokenizer.pad_token_id or 0)
+        self._light = _light_tokens(tokenizer, self._model.thinker.config.text_config.vocab_size)
+
+    def learn(self, step: int, lessons: Sequence[Lesson], workers: int) -> dict[str, torch.Tensor]:
+        """Take one step on this process's lessons and everybody's gradients; return the losses."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = _rate(self._course, step)
+        losses = self._model(lessons, self._padding, self._light)
+        self._optimizer.zero_grad(set_to_none=False)
+        (losses["answer"] + losses["active"] + 0.3 * losses["second"] + losses["heard"]).backward()
+        _share_gradients(self._model, workers)
+        nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        self._optimizer.step()
+        found: dict[str, torch.Tensor] = losses
+        return found
+
+    def save(self, path: Path, step: int, seconds: float) -> None:
+        draft = path.with_suffix(".draft")
+        state = {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        torch.save(state | {"step": step, "seconds": seconds}, draft)
+        draft.replace(path)
+
+    def load(self, path: Path) -> tuple[int, float]:
+        """Take up a stopped training; return the first step to do and the seconds spent before."""
+        if not path.exists():
+            return 0, 0.0
+        state = torch.load(path, weights_only=True)
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        return int(state["step"]), float(state.get("seconds", 0.0))
 
 
 def _share_gradients(model: nn.Module, workers: int) -> None:
@@ -365,20 +408,3 @@ class _Log:
             means = "  ".join(f"{name} {total / self._count:.4f}" for name, total in self._sums.items())
             print(f"step {step} of {self._course.steps}, {time.monotonic() - self._begun:.0f} s: {means}", flush=True)
             self._sums, self._count = {}, 0
-
-
-def _load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
-    """Take up a stopped training; return the first step to do and the seconds spent before."""
-    if not path.exists():
-        return 0, 0.0
-    state = torch.load(path, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return int(state["step"]), float(state.get("seconds", 0.0))
-
-
-def _save_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, seconds: float) -> None:
-    draft = path.with_suffix(".draft")
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "seconds": seconds}
-    torch.save(state, draft)
-    draft.replace(path)

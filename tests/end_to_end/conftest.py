@@ -43,10 +43,10 @@ class Workplace:
         return self.folder / "out"
 
     def write_job(self, name: str = "job", **sections: Any) -> Path:
-        """Write a job that screens `clips` into `out` with the demo's model and budgets."""
+        """Write a job that screens `clips` into `out` with the demo's model and budgets, without its canaries."""
         job = yaml.safe_load((ROOT / "jobs" / "demo.yaml").read_text(encoding="utf-8"))
         job |= {"name": name, "source": {"paths": ["clips"]}, "output": {"path": "out", "commit_every_s": 0.5}}
-        job |= {"policy": str(ROOT / "jobs" / "policies" / "demo.yaml")}
+        job |= {"policy": str(ROOT / "jobs" / "policies" / "demo.yaml"), "canary": {"from_checkpoint": False}}
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(job | sections, allow_unicode=True), encoding="utf-8")
         return path

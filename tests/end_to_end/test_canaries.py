@@ -34,7 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 
 def job(place: Workplace, **sections: Any) -> Path:
-    return place.write_job(model={"path": "model"}, **sections)
+    return place.write_job(**({"model": {"path": "model"}, "canary": {}} | sections))
 
 
 @pytest.fixture(scope="module")
