@@ -18,9 +18,10 @@ from pipeline.embedded.reference import Reference
 from pipeline.embedded.scene import draw_scene
 from pipeline.embedded.sounds import voices_of
 from pipeline.job import EMBEDDED_PATH
+from pipeline.verdict import parse_answer, verdict_probability
 
 SEEDS = 700_000
-# Largest difference of the confidence that is taken, by the numbers the model runs in.
+# Largest difference of the verdict's probability that is taken, by the numbers the model runs in.
 _LIMITS = {"float32": 0.005, "bfloat16": 0.03}
 
 
@@ -30,22 +31,21 @@ def compare(dtype: str, clips: int, folder: Path) -> list[Figure]:
     examiner = Examiner(folder, [f"model.dtype={dtype}"])
     try:
         prompts = [examiner.prompt(draw_scene(SEEDS + number), voices) for number in range(clips)]
-        answers = examiner.answers(prompts)
+        completions = examiner.completions(prompts)
+        answers = [parse_answer(completion, examiner.resolved.policy) for completion in completions]
     finally:
         examiner.close()
     reference = Reference(folder, getattr(torch, dtype))
     opinions = [reference.opinion(prompt) for prompt in prompts]
-    same = [answer.verdict == opinion.verdict for answer, opinion in zip(answers, opinions, strict=True)]
-    apart = [
-        abs(answer.confidence - opinion.confidence)
-        for answer, opinion, agreed in zip(answers, opinions, same, strict=True)
-        if agreed
-    ]
-    share, limit = sum(same) / clips, _LIMITS[dtype]
+    same = [k for k in range(clips) if answers[k].verdict == opinions[k].verdict]
+    apart = [abs(verdict_probability(completions[k], answers[k].verdict) - opinions[k].probability) for k in same]
+    least_apart = [abs(answers[k].confidence - opinions[k].confidence) for k in same]
+    share, limit = len(same) / clips, _LIMITS[dtype]
     return [
         Figure(f"same_verdict_{dtype}", share, f"of {clips}", ">= 0.99", share >= 0.99),
-        Figure(f"largest_difference_{dtype}", max(apart), "of the confidence", f"<= {limit}", max(apart) <= limit),
-        Figure(f"mean_difference_{dtype}", sum(apart) / len(apart), "of the confidence"),
+        Figure(f"largest_difference_{dtype}", max(apart), "of the verdict", f"<= {limit}", max(apart) <= limit),
+        Figure(f"largest_difference_confidence_{dtype}", max(least_apart), "of the least finding"),
+        Figure(f"mean_difference_confidence_{dtype}", sum(least_apart) / len(same), "of the least finding"),
     ]
 
 

@@ -45,7 +45,7 @@ def parse_answer(completion: Completion, policy: Policy) -> Answer:
     found = tuple(Label(name, value, _label_confidence(completion, name, value)) for name, value in labels.items())
     return Answer(
         verdict=verdict,
-        confidence=min(_verdict_confidence(completion, verdict), *(label.confidence for label in found)),
+        confidence=min(verdict_probability(completion, verdict), *(label.confidence for label in found)),
         labels=found,
         rationale=_clean(rationale),
     )
@@ -55,7 +55,7 @@ def _label_confidence(completion: Completion, name: str, value: bool) -> float:
     return _confidence(completion.tokens, f'"{name}":', "true" if value else "false", ["true", "false"])
 
 
-def _verdict_confidence(completion: Completion, verdict: Verdict) -> float:
+def verdict_probability(completion: Completion, verdict: Verdict) -> float:
     """Return the verdict's probability given the labels before it: near 1 even where one of them was a coin toss."""
     return _confidence(completion.tokens, '"verdict":', f'"{verdict}"', [f'"{name}"' for name in VERDICTS])
 
