@@ -74,8 +74,8 @@ def write_clip(scene: Scene, voices: Voices, folder: Path, suffix: str | None = 
     rng = generator(scene.seed, 4)
     if scene.still:
         return _write_picture(scene, rng, folder)
-    formats = _WITH_PICTURES if scene.pictures else _SOUND_ONLY
-    formats = tuple(one for one in formats if suffix in (None, one.suffix))
+    known = _WITH_PICTURES if scene.pictures else _SOUND_ONLY
+    formats = [one for one in known if suffix in (None, one.suffix)]
     chosen = formats[rng.integers(len(formats))]
     path = folder / f"{scene.seed:07d}.{chosen.suffix}"
     with tempfile.TemporaryDirectory() as scratch:
