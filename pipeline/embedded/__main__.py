@@ -1,8 +1,6 @@
 """Makes the embedded checkpoint anew: `python -m pipeline.embedded` (or `make train-embedded`).
 
 recordings ─▶ architecture and tokenizer ─▶ training ─▶ calibration ─▶ canaries ─▶ checkpoint
-
-A training that was stopped goes on where it was; `--steps` and `--seed` start another one.
 """
 
 from __future__ import annotations
@@ -29,7 +27,11 @@ WORK = Path(__file__).parents[2] / "out" / "training"
 
 
 def make(out: Path, work: Path, course: Course, workers: int) -> None:
-    """Train in `work` and put the finished checkpoint into `out`, whose model card stays."""
+    """Train in `work` and put the finished checkpoint into `out`, whose model card stays.
+
+    Raises NotACheckpoint before anything else if `out` holds other things.
+    """
+    _check_out(out)
     pools = load_recordings(default_cache())
     draft, state = work / "checkpoint", work / f"state-{course.digest()}.pt"
     work.mkdir(parents=True, exist_ok=True)
@@ -62,6 +64,15 @@ def _training(facts: JsonObject) -> JsonObject:
     }
 
 
+class NotACheckpoint(Exception):
+    """The folder to write holds other things, which would be deleted."""
+
+
+def _check_out(out: Path) -> None:
+    if out.exists() and any(out.iterdir()) and not (out / TRAINING_FILE).is_file():
+        raise NotACheckpoint(f"--out {out} holds files and no {TRAINING_FILE}; name an empty folder or a checkpoint's")
+
+
 def _publish(draft: Path, out: Path) -> None:
     """Replace the checkpoint's files, keeping the model card."""
     out.mkdir(parents=True, exist_ok=True)
@@ -72,16 +83,20 @@ def _publish(draft: Path, out: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.embedded", description=__doc__)
-    parser.add_argument("--out", type=Path, default=EMBEDDED_PATH, help="folder of the checkpoint")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.embedded",
+        description="Train the embedded model anew. A training that was stopped goes on where it was.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, default=EMBEDDED_PATH, help="checkpoint folder, REPLACED at the end")
     parser.add_argument("--work", type=Path, default=WORK, help="folder for what is kept between steps")
-    parser.add_argument("--steps", type=int, default=Course().steps)
-    parser.add_argument("--seed", type=int, default=Course().seed)
+    parser.add_argument("--steps", type=int, default=Course().steps, help="another number is another training")
+    parser.add_argument("--seed", type=int, default=Course().seed, help="another seed is another training")
     parser.add_argument("--workers", type=int, default=2, help="processes that train, one thread each")
     args = parser.parse_args()
     try:
         make(args.out, args.work, Course(steps=args.steps, seed=args.seed), args.workers)
-    except RecordingsUnavailable as error:
+    except (NotACheckpoint, RecordingsUnavailable) as error:
         print(error, file=sys.stderr)
         return 2
     print(f"trained checkpoint written to {args.out}")
