@@ -339,8 +339,11 @@ def test_the_next_run_finishes_the_rest_even_if_a_front_end_worker_dies(many: Wo
 
 
 def test_an_item_whose_time_is_over_gets_a_deadline_row_and_is_tried_again(many: Workplace) -> None:
-    hurry = {"sla": {"per_item_s": 1.6}, "canary": {"from_checkpoint": False}}
-    job = many.write_job("hasty", output={"path": "hasty", "commit_every_s": 0.5}, **hurry)
+    # Frames of full size, so that ten items at a time take the engine longer than one may.
+    model = {"path": "embedded", "allow_untrained_policy": True}
+    slow = {"media": {"video": {"max_rate_hz": 4.0, "max_pixels_per_frame": 262_144}}, "model": model}
+    output = {"path": "hasty", "commit_every_s": 0.5}
+    job = many.write_job("hasty", output=output, sla={"per_item_s": 1.6}, **slow)
     hasty = replace(many)
     run = hasty.run(job)
     assert run.code == 1, run.said
