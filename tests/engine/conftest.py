@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.embedded.build import build
 from pipeline.engine.vllm import VllmEngine
 from pipeline.front_end import FrontEnd
 from pipeline.hardware.environment import prepare_this_process
@@ -36,10 +37,13 @@ def engine(resolved: Resolved) -> Iterator[VllmEngine]:
 
 
 @pytest.fixture(scope="session")
-def thinking() -> Iterator[tuple[VllmEngine, Renderer]]:
-    """The embedded checkpoint treated as a Thinking edition, with 20 tokens to reason."""
+def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmEngine, Renderer]]:
+    """Untrained weights treated as a Thinking edition with 20 tokens to reason: they would go on for ever."""
     prepare_this_process("cpu")
-    resolved = resolve(load_job(DEMO, ["model.reasoning=true", "answer.reasoning_max_tokens=20"]))
+    folder = tmp_path_factory.mktemp("thinking") / "checkpoint"
+    build(folder)
+    options = [f"model.path={folder}", "model.reasoning=true", "answer.reasoning_max_tokens=20"]
+    resolved = resolve(load_job(DEMO, options))
     engine = VllmEngine(resolved.engine, resolved.form)
     yield engine, Renderer(resolved.engine, resolved.policy)
     engine.close()
