@@ -30,6 +30,7 @@ from pipeline.uri import uri_of
 from pipeline.verdict import Outcome
 
 CANARY_FILE = Path("canaries") / "canaries.yaml"
+NO_CANARIES = "no known-answer clip is asked: wrong answers of the model can go unseen (canary.clips lists some)"
 # Beside every clip's own time: workers that died meanwhile take this long to come back.
 _PATIENCE_S = 120.0
 

@@ -6,6 +6,7 @@ from typing import TextIO
 
 import yaml
 
+from pipeline.canary import NO_CANARIES
 from pipeline.errors import ItemError
 from pipeline.job import Job
 from pipeline.ledger import Todo, check_fingerprints, decide, describe, read_ledger
@@ -35,8 +36,8 @@ def dry_run(job: Job, out: TextIO) -> int:
             first.append(item)
     out.write(yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
     out.write(f"\n{about}\ndevice {resolved.engine.device}, {resolved.token_budget} tokens for media per item\n")
-    if resolved.canaries:
-        out.write(f"{len(resolved.canaries)} known-answer clips are asked first\n")
+    asked = len(resolved.canaries)
+    out.write(f"{asked} known-answer clips are asked first\n" if asked else f"{NO_CANARIES}\n")
     out.write(f"{items} items, {todo} to be screened, {items - todo} done before\n")
     for item in first:
         out.write(f"  {item.uri}\n    {_plan_line(item, resolved)}\n")

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from pipeline import stopping
 from pipeline.atomic import write_json_atomic
-from pipeline.canary import Report, as_facts, ask_canaries, failure_table
+from pipeline.canary import NO_CANARIES, Report, as_facts, ask_canaries, failure_table
 from pipeline.driver import Driver
 from pipeline.errors import EngineLost
 from pipeline.events import EventLog
@@ -185,6 +185,7 @@ async def _screen_all(
 async def _ask_canaries(resolved: Resolved, workers: Workers, events: EventLog, progress: Progress) -> Report:
     """Ask the known-answer clips, if there are any, and tell what came. Raises EngineLost."""
     if not resolved.canaries:
+        progress.say(f"{resolved.job.name}: {NO_CANARIES}")
         return Report()
     name, sla_s = resolved.job.name, resolved.job.sla.per_item_s
     screener, now = Screener(workers, resolved.policy, events), steady_utc()

@@ -351,5 +351,6 @@ def test_an_item_whose_time_is_over_gets_a_deadline_row_and_is_tried_again(many:
         f"select status, reason, verdict, count(*) from read_parquet('{many.folder}/hasty/part-*.parquet') group by all"
     ).fetchall()
     late = [row for row in found if row[0] == "deadline"]
+    assert "no known-answer clip is asked" in run.said
     assert late and all(row[1] in ("deadline", "decode_timeout") and row[2] == "review" for row in late)
     assert sum(row[3] for row in found) == 40
