@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pipeline.atomic import write_json_atomic
 from pipeline.checkpoint import TRAINING_FILE
-from pipeline.embedded.build import NAME, build
+from pipeline.embedded.build import DEMO_JOB, NAME, build
 from pipeline.embedded.calibrate import calibrate
 from pipeline.embedded.canaries import write_canaries
-from pipeline.embedded.exam import DEMO_JOB, Examiner
+from pipeline.embedded.exam import Examiner
 from pipeline.embedded.recordings import RecordingsUnavailable, default_cache, load_recordings
 from pipeline.embedded.sounds import Voices, voices_of
 from pipeline.embedded.train import Course, train, weights_of

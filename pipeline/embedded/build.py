@@ -46,6 +46,8 @@ SPECIAL_TOKENS = (
 
 DEMO_POLICY = Path(__file__).parents[2] / "jobs" / "policies" / "demo.yaml"
 """The one policy that the embedded model is trained on."""
+DEMO_JOB = DEMO_POLICY.parents[1] / "demo.yaml"
+"""The job whose media settings it is trained with."""
 
 _CORPUS_SCENES = 3000
 # Numbers, truth values and verdicts stay tokens of their own: each is one decision, and has a probability of its own.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.embedded.build import DEMO_POLICY
-from pipeline.embedded.examples import rendered
+from pipeline.embedded.build import DEMO_JOB
+from pipeline.embedded.examples import prompt_of_file, rendered
 from pipeline.embedded.scene import Scene
 from pipeline.embedded.sounds import Voices
 from pipeline.embedded.truth import Truth, named_seconds
@@ -16,11 +15,10 @@ from pipeline.engine.vllm import VllmEngine
 from pipeline.front_end import FrontEnd
 from pipeline.hardware.environment import prepare_this_process
 from pipeline.job import load_job
-from pipeline.records import Answer, Completion, Item
+from pipeline.records import Answer, Completion
 from pipeline.resolve import resolve
 from pipeline.verdict import parse_answer
 
-DEMO_JOB = DEMO_POLICY.parents[1] / "demo.yaml"
 TOLERANCE_S = 2
 """A second named in a rationale is right within this of the event's beginning."""
 _ANSWER_TIME_S = 300.0
@@ -44,11 +42,7 @@ class Examiner:
 
     def prompt_of_file(self, path: Path) -> Any:
         """Return a file's prompt by the whole front end. Raises RuntimeError if the front end refuses it."""
-        item = Item(path.name, "", os.fsencode(path), None, None, "")
-        prepared, prompt = self.front_end.prepare(item, path.name, _ANSWER_TIME_S)
-        if prompt is None:
-            raise RuntimeError(f"{path}: {prepared.error_code}: {prepared.error_message}")
-        return prompt
+        return prompt_of_file(path, self.front_end)
 
     def completions(self, prompts: Iterable[Any]) -> list[Completion]:
         """Return what the engine generates for each prompt, in their order."""

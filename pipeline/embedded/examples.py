@@ -6,8 +6,10 @@ transformers' Qwen3-Omni takes, read out of the prompt that vLLM's engine would 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,13 +17,16 @@ import numpy as np
 from pipeline.embedded.pictures import Painter
 from pipeline.embedded.scene import Scene
 from pipeline.embedded.sounds import Voices, sound
+from pipeline.front_end import FrontEnd
 from pipeline.job import Media
 from pipeline.media.plan import padded_samples, plan
 from pipeline.prompt import Rendered, Renderer
-from pipeline.records import SAMPLE_RATE_HZ, AudioStream, Decoded, MediaFacts, MediaKind, Plan, VideoStream
+from pipeline.records import SAMPLE_RATE_HZ, AudioStream, Decoded, Item, MediaFacts, MediaKind, Plan, VideoStream
 
 if TYPE_CHECKING:
     import torch
+
+_FILE_TIME_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +80,15 @@ def rendered(scene: Scene, renderer: Renderer, media: Media, token_budget: int, 
     chosen = plan(facts, media, token_budget)
     decoded = decoded_of(scene, chosen, voices)
     return renderer.render(f"scene-{scene.seed}", facts, chosen, decoded, None if scene.still else scene.duration_s)
+
+
+def prompt_of_file(path: Path, front_end: FrontEnd) -> Any:
+    """Return a file's prompt by the whole front end. Raises RuntimeError if the front end refuses it."""
+    item = Item(path.name, "", os.fsencode(path), None, None, "")
+    prepared, prompt = front_end.prepare(item, path.name, _FILE_TIME_S)
+    if prompt is None:
+        raise RuntimeError(f"{path}: {prepared.error_code}: {prepared.error_message}")
+    return prompt
 
 
 def inputs_of(prompt: Any, rope_index: Any) -> Inputs:

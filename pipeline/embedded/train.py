@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from torch import distributed, multiprocessing, nn
 from torch.nn import functional
 
-from pipeline.embedded.build import DEMO_POLICY
-from pipeline.embedded.examples import Inputs, batch_of, inputs_of, rendered
+from pipeline.embedded.build import DEMO_JOB
+from pipeline.embedded.examples import Inputs, batch_of, inputs_of, prompt_of_file, rendered
 from pipeline.embedded.files import write_clip
 from pipeline.embedded.recordings import load_recordings
 from pipeline.embedded.scene import HEARD, LONGEST_S, SEEN, SHORTEST_S, Scene, draw_scene, generator
@@ -35,18 +35,17 @@ from pipeline.embedded.sounds import Voices, voices_of
 from pipeline.embedded.truth import LABELS, truth
 from pipeline.front_end import FrontEnd
 from pipeline.hardware.environment import prepare_this_process
-from pipeline.records import Item, JsonObject
+from pipeline.records import JsonObject
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-JOB = DEMO_POLICY.parents[1] / "demo.yaml"
 TRAINING_SEEDS = 1_000_000
 """Scenes of training have seeds from here on; fresh ones for measuring lie below."""
 _TOKENS_A_SECOND = 13
 _TENS, _ONES = 7, 10
 # Files cost fifty times what scenes rendered in memory do; a few keep the model used to codecs.
-_CODED, _LONGEST_CODED_S, _FILE_TIME_S = 200, 15.0, 300.0
+_CODED, _LONGEST_CODED_S = 200, 15.0
 _STEPS_AHEAD, _SAVE_EVERY = 3, 200
 
 
@@ -89,7 +88,7 @@ class LessonMaker:
         from pipeline.job import load_job
         from pipeline.resolve import resolve
 
-        self._resolved = resolve(load_job(JOB, [f"model.path={folder}"]))
+        self._resolved = resolve(load_job(DEMO_JOB, [f"model.path={folder}"]))
         self._front_end = FrontEnd(self._resolved.front_end)
         self.tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder)
         self._model = thinker_of(folder, empty=True)
@@ -106,12 +105,7 @@ class LessonMaker:
 
     def _from_file(self, scene: Scene) -> Any:
         with tempfile.TemporaryDirectory() as scratch:
-            path = os.fsencode(write_clip(scene, self._voices, Path(scratch)))
-            item = Item(f"scene-{scene.seed}", "", path, None, None, "")
-            prepared, prompt = self._front_end.prepare(item, item.item_id, _FILE_TIME_S)
-        if prompt is None:
-            raise RuntimeError(f"scene {scene.seed}: {prepared.error_code}: {prepared.error_message}")
-        return prompt
+            return prompt_of_file(write_clip(scene, self._voices, Path(scratch)), self._front_end)
 
     def lesson(self, scene: Scene) -> Lesson:
         inputs = self.inputs(scene)
