@@ -122,13 +122,9 @@ class LessonMaker:
         heard = np.flatnonzero(ids == config.audio_token_id)
         seconds[heard] = np.arange(len(heard)) / _TOKENS_A_SECOND
         seen = np.flatnonzero(ids == config.video_token_id)
-        if len(seen) and inputs.grid is not None:
-            each = len(seen) // int(inputs.grid[0])
-            grids = np.arange(len(seen)) // each
-            start = inputs.positions[0, seen[0]]
-            per_second = config.position_id_per_seconds
-            seconds[seen] = (inputs.positions[0, seen].numpy() - int(start)) / per_second
-            assert grids[-1] + 1 == int(inputs.grid[0])
+        if len(seen):
+            times = inputs.positions[0, seen].numpy()
+            seconds[seen] = (times - times[0]) / config.position_id_per_seconds
         for tokens, labels, width_s in ((heard, HEARD, 1 / _TOKENS_A_SECOND), (seen, SEEN, 1.0)):
             for label in labels:
                 if label == "dark" and {"dark_start", "dark_middle"} & set(scene.beside_pictures):
@@ -271,7 +267,7 @@ def train(folder: Path, state_file: Path, course: Course, recordings: Path, work
     trained = {
         "clips": clips,
         "parameters": parameters,
-        "seconds": round(state.get("seconds", 0.0)),
+        "seconds": round(state["seconds"]),
         "workers": workers,
     }
     return {"course": asdict(course)} | trained
@@ -360,7 +356,7 @@ class Learner:
         state = torch.load(path, weights_only=True)
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
-        return int(state["step"]), float(state.get("seconds", 0.0))
+        return int(state["step"]), float(state["seconds"])
 
 
 def _share_gradients(model: nn.Module, workers: int) -> None:

@@ -127,10 +127,9 @@ def test_a_clip_lying_on_its_side_is_turned_upright(tmp_path: Path) -> None:
         if not one.pictures or one.still:
             continue
         path = write_clip(one, Voices(), tmp_path)
-        stored = path.read_bytes()
         facts = probe(os.fsencode(path), 20.0)
         assert facts.video is not None and (facts.video.width, facts.video.height) == (320, 180)
-        if b"isom" in stored and _is_turned(path):
+        if _is_turned(path):
             return
     pytest.fail("no clip of 200 was stored on its side")
 
