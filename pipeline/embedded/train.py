@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import distributed, multiprocessing, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.embedded.build import DEMO_JOB
 from pipeline.embedded.examples import Inputs, batch_of, inputs_of, prompt_of_file, rendered
@@ -310,7 +311,7 @@ def _work(
     for step, lessons in zip(steps, _ahead(maker, course, steps, rank, workers), strict=True):
         if os.getppid() != parent:
             os._exit(1)  # the command was killed
-        losses = learner.learn(step, lessons, workers)
+        losses = learner.learn(step, lessons)
         if rank == 0:
             log.add(step + 1, losses)
             if (step + 1) % _SAVE_EVERY == 0 or step + 1 == steps.stop:
@@ -324,20 +325,21 @@ class Learner:
     def __init__(self, folder: Path, course: Course, tokenizer: PreTrainedTokenizerFast) -> None:
         self._course = course
         self._model = Model(folder).train()
+        # A process whose clips have no sound, say, has no gradients for the audio encoder.
+        self._shared = DistributedDataParallel(self._model, find_unused_parameters=True)
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(), course.peak_rate, betas=(0.9, 0.98), weight_decay=course.weight_decay
         )
         self._padding = int(tokenizer.pad_token_id or 0)
         self._light = _light_tokens(tokenizer, self._model.thinker.config.text_config.vocab_size)
 
-    def learn(self, step: int, lessons: Sequence[Lesson], workers: int) -> dict[str, torch.Tensor]:
+    def learn(self, step: int, lessons: Sequence[Lesson]) -> dict[str, torch.Tensor]:
         """Take one step on this process's lessons and everybody's gradients; return the losses."""
         for group in self._optimizer.param_groups:
             group["lr"] = _rate(self._course, step)
-        losses = self._model(lessons, self._padding, self._light)
+        losses = self._shared(lessons, self._padding, self._light)
         self._optimizer.zero_grad(set_to_none=False)
         (losses["answer"] + losses["active"] + 0.3 * losses["second"] + losses["heard"]).backward()
-        _share_gradients(self._model, workers)
         nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         self._optimizer.step()
         found: dict[str, torch.Tensor] = losses
@@ -357,16 +359,6 @@ class Learner:
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         return int(state["step"]), float(state["seconds"])
-
-
-def _share_gradients(model: nn.Module, workers: int) -> None:
-    """Give every process the mean of all gradients."""
-    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters()]
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    distributed.all_reduce(flat)
-    flat /= workers
-    for parameter, mean in zip(model.parameters(), flat.split([g.numel() for g in gradients]), strict=True):
-        parameter.grad = mean.view_as(parameter)
 
 
 def _ahead(maker: LessonMaker, course: Course, steps: range, rank: int, workers: int) -> Iterator[list[Lesson]]:
