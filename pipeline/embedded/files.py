@@ -124,10 +124,9 @@ def _ffmpeg(command: list[str], frames: Iterable[bytes]) -> None:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log)
         assert process.stdin is not None
         try:
-            for frame in frames:
-                process.stdin.write(frame)
-        except BrokenPipeError:
-            pass  # ffmpeg says why
+            with suppress(BrokenPipeError):  # ffmpeg says why
+                for frame in frames:
+                    process.stdin.write(frame)
         finally:
             with suppress(BrokenPipeError):
                 process.stdin.close()
