@@ -17,6 +17,7 @@ from pipeline.embedded.recordings import default_cache, load_recordings
 from pipeline.embedded.reference import Reference
 from pipeline.embedded.scene import draw_scene
 from pipeline.embedded.sounds import voices_of
+from pipeline.errors import JobError
 from pipeline.job import EMBEDDED_PATH
 from pipeline.verdict import parse_answer, verdict_probability
 
@@ -54,7 +55,12 @@ def main() -> int:
     parser.add_argument("--clips", type=int, default=200)
     parser.add_argument("--model", type=Path, default=EMBEDDED_PATH, help="folder of the checkpoint")
     options = parser.parse_args()
-    return report("agreement", [one for dtype in _LIMITS for one in compare(dtype, options.clips, options.model)])
+    try:
+        found = [one for dtype in _LIMITS for one in compare(dtype, options.clips, options.model)]
+    except JobError as error:
+        print(f"bench.agreement: {error}", file=sys.stderr)
+        return 2
+    return report("agreement", found)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from pipeline.calibration import CALIBRATION_FILE, Calibration, read_calibration
 from pipeline.errors import JobError
-from pipeline.job import EMBEDDED, EMBEDDED_PATH, Model
+from pipeline.job import EMBEDDED, EMBEDDED_PATH, Media, Model
 from pipeline.policy import Policy, prompt_digest
 from pipeline.records import JsonObject
 from pipeline.settings_io import Settings, read_json, validate
@@ -23,12 +23,33 @@ _HASH_WHOLE_BYTES = 64 * 2**20
 
 
 class TrainedMedia(Settings):
-    """Media settings a checkpoint was trained with."""
+    """Media settings a checkpoint was trained with; None: with any."""
 
     model_config = ConfigDict(extra="ignore")
 
     max_pixels_per_frame: int | None = Field(default=None, ge=1)
     """Largest video frame, pixels."""
+    max_rate_hz: float | None = Field(default=None, gt=0)
+    """Frames a second of a video that is short enough for them."""
+    max_image_pixels: int | None = Field(default=None, ge=1)
+    """Largest still picture, pixels."""
+
+    def unfit(self, media: Media) -> str | None:
+        """Return which of a job's settings is not what was trained and what to change, None if all are."""
+        largest = (
+            ("frames", "media.video.max_pixels_per_frame", media.video.max_pixels_per_frame, self.max_pixels_per_frame),
+            ("still pictures", "media.image.max_pixels", media.image.max_pixels, self.max_image_pixels),
+        )
+        for what, key, asked, trained in largest:
+            if trained is not None and asked > trained:
+                return f"{what} of up to {trained} pixels, and {key} is {asked}: lower it"
+        rate_hz = media.video.max_rate_hz
+        if self.max_rate_hz is not None and rate_hz != self.max_rate_hz:
+            return (
+                f"up to {self.max_rate_hz:g} frames a second, and media.video.max_rate_hz is {rate_hz:g}: "
+                f"set it to {self.max_rate_hz:g}"
+            )
+        return None
 
 
 class Training(Settings):
@@ -51,7 +72,7 @@ class Training(Settings):
 class Checkpoint:
     """A Qwen3-Omni checkpoint on disk; `digest` identifies its content, `reasoning` marks the Thinking edition.
 
-    `untrained_policy` is set for a run by a policy or with frames that it was not trained for.
+    `outside_training` is set for a run by a policy or with media that it was not trained for.
     """
 
     folder: Path
@@ -60,25 +81,22 @@ class Checkpoint:
     reasoning: bool
     training: Training
     calibration: Calibration | None
-    untrained_policy: bool = False
+    outside_training: bool = False
 
     def label(self) -> str:
         """Return how rows name the model, for instance `embedded@1f3a9c02 (untrained)`."""
         state = f" ({self.training.state})" if self.training.state else ""
-        return f"{self.name}@{self.digest[:8]}{state}" + (" (untrained policy)" if self.untrained_policy else "")
+        return f"{self.name}@{self.digest[:8]}{state}" + (" (outside its training)" if self.outside_training else "")
 
-    def unfit_for(self, policy: Policy, max_pixels_per_frame: int) -> str | None:
-        """Return why this checkpoint cannot answer by the policy on such frames and what to change, None if it can."""
-        known, trained = self.training, self.training.media.max_pixels_per_frame
+    def unfit_for(self, policy: Policy, media: Media) -> str | None:
+        """Return why this checkpoint cannot answer by the policy on such media and what to change, None if it can."""
+        known = self.training
         if known.policy_sha256 is not None and known.policy_sha256 != prompt_digest(policy):
             only = f"policy {known.policy}" if known.policy else "one policy"
-            return f"{self.name} knows only {only}, and {policy.id} {policy.version} has other words: take that policy"
-        if trained is not None and max_pixels_per_frame > trained:
-            return (
-                f"{self.name} was trained on frames of up to {trained} pixels, and "
-                f"media.video.max_pixels_per_frame is {max_pixels_per_frame}: lower it"
-            )
-        return None
+            asked = f"{policy.id} {policy.version}"
+            return f"{self.name} knows only {only} as it was trained, and this {asked} is another: take that one"
+        unfit = known.media.unfit(media)
+        return f"{self.name} was trained on {unfit}" if unfit else None
 
 
 def open_checkpoint(model: Model) -> Checkpoint:

@@ -92,7 +92,7 @@ def resolve(job: Job) -> Resolved:
 
 def _guarded(job: Job, policy: Policy, checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint, marked if it is used for what it was not trained for. Raises JobError unless allowed."""
-    unfit = checkpoint.unfit_for(policy, job.media.video.max_pixels_per_frame)
+    unfit = checkpoint.unfit_for(policy, job.media)
     if unfit is None:
         return checkpoint
     if not job.model.allow_untrained_policy:
@@ -100,7 +100,7 @@ def _guarded(job: Job, policy: Policy, checkpoint: Checkpoint) -> Checkpoint:
             f"model.path: {unfit}, use a full-size checkpoint, or set model.allow_untrained_policy: true to run it "
             "anyway (its answers will be meaningless)"
         )
-    return replace(checkpoint, untrained_policy=True)
+    return replace(checkpoint, outside_training=True)
 
 
 def _check_apart(job: Job) -> None:

@@ -107,10 +107,24 @@ def _sentence(model: type[BaseModel], problem: Any) -> str:
         return f'unknown key "{key}"{hint}'
     if problem["type"] == "missing":
         return f'missing key "{key}"'
-    message = problem["msg"].removeprefix("Value error, ")
     value = problem.get("input")
+    if problem["type"] in _SHAPES:
+        return f'"{key}" must be {_SHAPES[problem["type"]]}, not {_shape(value)}'
+    message = problem["msg"].removeprefix("Value error, ")
     shown = f" (got {value!r})" if isinstance(value, (str, int, float, bool, type(None))) else ""
     return f'"{key}": {message[:1].lower()}{message[1:]}{shown}'
+
+
+_MAPPING, _LIST = "a mapping of keys to values", "a list"
+_SHAPES = {"model_type": _MAPPING, "dict_type": _MAPPING, "tuple_type": _LIST, "list_type": _LIST}
+"""What pydantic calls a value of the wrong shape -> what YAML should have there."""
+
+
+def _shape(value: Any) -> str:
+    """Return in YAML's words what a value is."""
+    if value is None:
+        return "empty"
+    return _MAPPING if isinstance(value, dict) else _LIST if isinstance(value, list) else f"the value {value!r}"
 
 
 def _model_at(model: type[BaseModel], location: tuple[Any, ...]) -> type[BaseModel] | None:

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.checkpoint import Checkpoint, open_checkpoint
 from pipeline.errors import JobError
-from pipeline.job import Model, load_job
+from pipeline.job import Media, Model, load_job
 from pipeline.policy import load_policy, prompt_digest
 from pipeline.resolve import Resolved, resolve
 from tests.test_calibration import CONTENT as CALIBRATION
@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "jobs" / "demo.yaml"
 DEMO_DIGEST = prompt_digest(load_policy(ROOT / "jobs" / "policies" / "demo.yaml"))
 OTHER_DIGEST = "0" * 64
+LARGE = Media.model_validate({"video": {"max_pixels_per_frame": 10**8}, "image": {"max_pixels": 10**8}})
 
 
 def write_checkpoint(folder: Path, training: Any = None, calibration: Any = None) -> Path:
@@ -45,13 +46,13 @@ def resolved(folder: Path, *overrides: str) -> Resolved:
 def test_a_checkpoint_without_a_word_on_its_training_takes_every_policy_and_frame(tmp_path: Path) -> None:
     found = opened(tmp_path)
     assert found.label() == f"{tmp_path.name}@{found.digest[:8]}"
-    assert found.unfit_for(policy(), 10**9) is None
+    assert found.unfit_for(policy(), LARGE) is None
 
 
 def test_an_untrained_checkpoint_says_so_and_takes_every_policy(tmp_path: Path) -> None:
     found = opened(tmp_path, {"name": "small", "state": "untrained", "seed": 0, "parameters": 3})
     assert found.label() == f"small@{found.digest[:8]} (untrained)"
-    assert found.unfit_for(policy(), 10**9) is None
+    assert found.unfit_for(policy(), LARGE) is None
 
 
 @pytest.mark.parametrize(
@@ -78,18 +79,40 @@ def test_a_policy_that_the_checkpoint_was_not_trained_on_is_refused_with_what_to
     assert "a full-size checkpoint" in said and "model.allow_untrained_policy: true" in said
 
 
-def test_larger_frames_than_the_checkpoint_was_trained_on_are_refused_by_key(tmp_path: Path) -> None:
-    training = {"policy_sha256": DEMO_DIGEST, "media": {"max_pixels_per_frame": 65_536, "frames": 8}}
-    write_checkpoint(tmp_path / "m", training)
-    assert not resolved(tmp_path / "m").checkpoint.untrained_policy
-    with pytest.raises(JobError, match=r"up to 65536 pixels.*media\.video\.max_pixels_per_frame is 65537: lower it"):
-        resolved(tmp_path / "m", "media.video.max_pixels_per_frame=65537")
+@pytest.mark.parametrize(
+    ("trained", "override", "message"),
+    [
+        (
+            {"max_pixels_per_frame": 8192, "frames": 8},
+            "media.video.max_pixels_per_frame=8193",
+            "frames of up to 8192 pixels, and media.video.max_pixels_per_frame is 8193: lower it",
+        ),
+        (
+            {"max_image_pixels": 8192},
+            "media.image.max_pixels=8193",
+            "still pictures of up to 8192 pixels, and media.image.max_pixels is 8193: lower it",
+        ),
+        (
+            {"max_rate_hz": 2.0},
+            "media.video.max_rate_hz=1",
+            "up to 2 frames a second, and media.video.max_rate_hz is 1: set it to 2",
+        ),
+    ],
+)
+def test_media_that_the_checkpoint_was_not_trained_on_are_refused_by_key(
+    tmp_path: Path, trained: dict[str, Any], override: str, message: str
+) -> None:
+    write_checkpoint(tmp_path / "m", {"name": "small", "policy_sha256": DEMO_DIGEST, "media": trained})
+    assert not resolved(tmp_path / "m").checkpoint.outside_training
+    with pytest.raises(JobError) as caught:
+        resolved(tmp_path / "m", override)
+    assert str(caught.value).startswith(f"model.path: small was trained on {message}")
 
 
 def test_an_untrained_policy_that_is_allowed_is_marked_in_every_row(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "m", {"name": "small", "policy_sha256": OTHER_DIGEST})
     label = resolved(tmp_path / "m", "model.allow_untrained_policy=true").checkpoint.label()
-    assert label.startswith("small@") and label.endswith(" (untrained policy)")
+    assert label.startswith("small@") and label.endswith(" (outside its training)")
 
 
 def test_the_trained_policy_is_taken_and_not_marked_whether_others_are_allowed_or_not(tmp_path: Path) -> None:

@@ -167,3 +167,20 @@ def test_every_job_in_the_repository_is_valid() -> None:
     assert jobs
     for path in jobs:
         assert isinstance(load_job(path), Job)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("canary: [a]", '"canary" must be a mapping of keys to values, not a list'),
+        ("canary: {clips: a.wav}", "\"canary.clips\" must be a list, not the value 'a.wav'"),
+        ("canary: {clips: }", '"canary.clips" must be a list, not empty'),
+        ("engine: 3", '"engine" must be a mapping of keys to values, not the value 3'),
+    ],
+)
+def test_a_value_of_the_wrong_shape_is_told_in_the_words_of_yaml(tmp_path: Path, text: str, message: str) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(f"{yaml.safe_dump(MINIMAL)}{text}\n", encoding="utf-8")
+    with pytest.raises(JobError) as caught:
+        load_job(job)
+    assert message in str(caught.value)

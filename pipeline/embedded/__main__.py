@@ -59,7 +59,11 @@ def _training(facts: JsonObject) -> JsonObject:
         "name": NAME,
         "policy": f"{policy.id} {policy.version}",
         "policy_sha256": prompt_digest(policy),
-        "media": {"max_pixels_per_frame": job.media.video.max_pixels_per_frame},
+        "media": {
+            "max_pixels_per_frame": job.media.video.max_pixels_per_frame,
+            "max_rate_hz": job.media.video.max_rate_hz,
+            "max_image_pixels": job.media.image.max_pixels,
+        },
         **facts,
     }
 

@@ -39,11 +39,12 @@ class Painter:
         self._scene = scene
         self._beside = frozenset(scene.beside_pictures)
         self._style_seed = int(rng.integers(1 << 31))
-        self._noise = 0.0 if "frozen" in self._beside else float(rng.uniform(1, 7))
+        self._noise = 0.0 if "frozen" in self._beside or rng.random() < 0.15 else float(rng.uniform(1, 7))
         self._shake = float(rng.uniform(0.004, 0.016)) if "shake" in self._beside else 0.0
         self._drift = rng.uniform(-0.05, 0.05, 2) if "drift" in self._beside else np.zeros(2)
         self._still_things = [_thing(rng) for _ in range(rng.integers(1, 4))] if "still_object" in self._beside else []
         self._walker = _Walker(rng) if "walker" in self._beside else None
+        self._clock = _Clock(rng) if "clock" in self._beside else None
         self._cuts_s = np.sort(rng.uniform(0, scene.duration_s, rng.integers(1, 4))) if "cuts" in self._beside else None
         self._black = float(rng.uniform(0, 9))
         self._dark_spans = self._darkness(rng)
@@ -73,6 +74,8 @@ class Painter:
         canvas = np.roll(canvas, (round(offset[0] * size[1]), round(offset[1] * size[0])), (0, 1))
         if self._fire is not None:
             self._fire.paint(canvas, rng)
+        if self._clock is not None:
+            self._clock.paint(canvas, time_s)
         self._motion.paint(canvas, time_s)
         self._flash.paint(canvas, time_s)
         if self._dimming is not None:
@@ -141,9 +144,14 @@ class _Flash:
     def paint(self, canvas: Canvas, time_s: float) -> None:
         if self._on(time_s):
             place = canvas[_slices(canvas, self._part)]
-            place += self._strength * (self._colour - place)
+            colour, lit = self._colour, place.mean((0, 1))
+            if np.abs(colour - lit).sum() < _LEAST_CONTRAST:
+                colour = np.where(lit > 127, 15, 240).astype(np.float32)
+            place += self._strength * (colour - place)
 
 
+_LEAST_CONTRAST = 200.0
+"""Light that differs less from what it falls on, summed over red, green and blue, gives way to one that shows."""
 _LIGHTS = ((255, 255, 255), (255, 255, 255), (255, 240, 200), (255, 60, 50), (70, 90, 255), (220, 240, 255))
 
 
@@ -223,6 +231,20 @@ class _Fire:
         place += mask * (self._colour - place)
 
 
+class _Clock:
+    """A counter that shows another number every second or so, as test patterns and cameras have: no motion."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._step_s = float(rng.choice((0.5, 1.0, 1.0, 2.0)))
+        self._place = rng.uniform(0.0, 0.6), rng.uniform(0.0, 0.75)
+        self._height = float(rng.uniform(0.08, 0.25))
+        self._first = int(rng.integers(0, 90))
+
+    def paint(self, canvas: Canvas, time_s: float) -> None:
+        text = f"{self._first + int(time_s / self._step_s)}"
+        _write(canvas, text, self._place, self._height, boxed=True)
+
+
 def _thing(rng: np.random.Generator, least: float = 0.08, most: float = 0.35) -> _Thing:
     red, green, blue = rng.uniform(0, 255, 3)
     width, height = rng.uniform(least, most, 2)
@@ -274,7 +296,17 @@ def _part(rng: np.random.Generator, least: float) -> tuple[float, float, float, 
 
 
 def _background(rng: np.random.Generator, width: int, height: int, text: bool) -> Canvas:
-    """Return a still background: a coarse colour field, texture, shapes, and at times words."""
+    """Return a still background: a scene of soft shapes, one colour, a test pattern or a page; at times with words."""
+    made = rng.choice(4, p=(0.72, 0.12, 0.12, 0.04))
+    canvas = (_soft_scene, _one_colour, _test_pattern, _page)[made](rng, width, height)
+    if text:
+        place = rng.uniform(0, 0.6), rng.uniform(0, 0.85)
+        _write(canvas, str(rng.choice(_WORDS)), place, rng.uniform(0.06, 0.16))
+    return canvas
+
+
+def _soft_scene(rng: np.random.Generator, width: int, height: int) -> Canvas:
+    """Return a coarse colour field with texture and shapes."""
     base = rng.uniform(25, 190)
     coarse = base + rng.normal(0, 1, (rng.integers(2, 7), rng.integers(2, 7), 3)) * rng.uniform(5, 45)
     image = Image.fromarray(np.clip(coarse, 18, 225).astype(np.uint8))
@@ -285,17 +317,65 @@ def _background(rng: np.random.Generator, width: int, height: int, text: bool) -
     canvas += np.asarray(grain.resize((width, height), Image.Resampling.BILINEAR))[..., None] * rng.uniform(0, 22)
     for _ in range(rng.integers(0, 6)):
         _draw(canvas, _thing(rng, 0.05, 0.5))
-    if text:
-        _write(canvas, rng)
     return np.clip(canvas, 14, 235)
 
 
-def _write(canvas: Canvas, rng: np.random.Generator) -> None:
+_PURE = tuple(itertools.product((0, 255), repeat=3))[1:]
+_LEAST_BRIGHT = 60.0
+
+
+def _colour(rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return a colour (3,), often a pure one, that nobody would call black."""
+    if rng.random() < 0.6:
+        return np.array(_PURE[rng.integers(len(_PURE))], np.float32)
+    colour = rng.uniform(0, 255, 3).astype(np.float32)
+    return np.maximum(colour, _LEAST_BRIGHT) if colour.max() < _LEAST_BRIGHT else colour
+
+
+def _one_colour(rng: np.random.Generator, width: int, height: int) -> Canvas:
+    return np.tile(_colour(rng), (height, width, 1))
+
+
+def _test_pattern(rng: np.random.Generator, width: int, height: int) -> Canvas:
+    """Return bars, checks, stripes or a ramp, as broadcasters and ffmpeg make them."""
+    x, y = np.arange(width) / width, np.arange(height) / height
+    kind = rng.integers(4)
+    if kind == 0:  # upright bars, at times with another row of them below
+        bars = np.stack([_colour(rng) for _ in range(rng.integers(4, 10))])
+        canvas = np.broadcast_to(bars[(x * len(bars)).astype(int)], (height, width, 3)).astype(np.float32)
+        if rng.random() < 0.6:
+            canvas[y > rng.uniform(0.6, 0.85)] = np.roll(bars, 2, 0)[(x * len(bars)).astype(int)]
+        return canvas
+    first, second = _colour(rng), _colour(rng)
+    across, down = rng.integers(1, 12, 2)
+    if kind == 1:
+        odd = (np.floor(x * across)[None, :] + np.floor(y * down)[:, None]) % 2
+    elif kind == 2:
+        odd = np.broadcast_to((np.floor(y * (down + 2)) % 2)[:, None], (height, width))
+    else:
+        odd = np.clip((x[None, :] * rng.uniform(-1, 1) + y[:, None] * rng.uniform(-1, 1)) + 0.5, 0, 1)
+    return np.asarray(first + odd[..., None].astype(np.float32) * (second - first), np.float32)
+
+
+def _page(rng: np.random.Generator, width: int, height: int) -> Canvas:
+    """Return a bright page with lines of writing: a document, a slide."""
+    canvas = np.full((height, width, 3), rng.uniform(215, 255), np.float32)
+    lines = int(rng.integers(3, 14))
+    for line in range(lines):
+        top, left, right = (line + 0.5) / (lines + 1), rng.uniform(0.04, 0.15), rng.uniform(0.4, 0.96)
+        canvas[_slices(canvas, (left, top, right, top + 0.4 / (lines + 1)))] *= rng.uniform(0.2, 0.7)
+    return canvas
+
+
+def _write(canvas: Canvas, text: str, place: tuple[float, float], share: float, boxed: bool = False) -> None:
+    """Write words in white at a place (across, down) and a height in shares of the frame; boxed ones stand on black."""
     height, width = canvas.shape[:2]
     image = Image.fromarray(np.clip(canvas, 0, 255).astype(np.uint8))
-    font = ImageFont.load_default(size=max(8, height * rng.uniform(0.06, 0.16)))
-    place = (rng.uniform(0, 0.6) * width, rng.uniform(0, 0.85) * height)
-    ImageDraw.Draw(image).text(place, str(rng.choice(_WORDS)), fill=(250, 250, 245), font=font)
+    drawing, font = ImageDraw.Draw(image), ImageFont.load_default(size=max(8, height * share))
+    at = (place[0] * width, place[1] * height)
+    if boxed:
+        drawing.rectangle(drawing.textbbox(at, text, font=font), fill=(0, 0, 0))
+    drawing.text(at, text, fill=(250, 250, 245), font=font)
     canvas[:] = np.asarray(image, np.float32)
 
 

@@ -14,16 +14,21 @@ Label = Literal["alarm", "bang", "speech", "flashing", "motion", "dark"]
 HEARD: tuple[Label, ...] = ("alarm", "bang", "speech")
 SEEN: tuple[Label, ...] = ("flashing", "motion", "dark")
 
-SHORTEST_S, LONGEST_S = 2.0, 60.0
+SHORTEST_S, LONGEST_S = 0.5, 60.0
+BRIEF_S, BRIEF_SHARE = 2.0, 0.06
+"""A few recordings are shorter than this, and have no seen events."""
 
 FRAME_SIZES = ((320, 180), (426, 240), (320, 240), (240, 320), (180, 320), (256, 256), (384, 216), (352, 288))
 FRAME_RATES_HZ = (7.5, 10.0, 12.0, 15.0, 20.0, 24.0, 25.0, 30.0)
 _MOST_FRAMES = 450
 
+LOUD = "loud"
+"""Among `beside_sound`: what stands beside is at the level of a broadcast, not of a background."""
 _SOUND_BESIDE = ("noise", "hum", "tone", "music", "tune", "ticking", "beep")
 _PICTURE_BESIDE = (
     "shake",
     "text",
+    "clock",
     "drift",
     "dimming",
     "fire",
@@ -79,12 +84,12 @@ def generator(seed: int, purpose: int) -> np.random.Generator:
     return np.random.default_rng((seed, purpose))
 
 
-def draw_scene(seed: int, longest_s: float = LONGEST_S, shortest_s: float = SHORTEST_S) -> Scene:
-    """Return the scene of a seed; durations lie evenly on a logarithmic scale."""
+def draw_scene(seed: int, longest_s: float = LONGEST_S, shortest_s: float | None = None) -> Scene:
+    """Return the scene of a seed, no longer than `longest_s`; without `shortest_s` a few are brief."""
     rng = generator(seed, 0)
-    kind = rng.choice(4, p=(0.82, 0.08, 0.07, 0.03))
+    kind = rng.choice(4, p=(0.79, 0.11, 0.07, 0.03))
     sound, pictures, still = kind in (0, 1), kind in (0, 2, 3), kind == 3
-    duration_s = 0.0 if still else round(float(np.exp(rng.uniform(np.log(shortest_s), np.log(longest_s)))), 2)
+    duration_s = 0.0 if still else round(draw_length_s(rng, longest_s, shortest_s), 2)
     silent = bool(sound and rng.random() < (0.35 if kind == 1 else 0.15))
     events: list[Event] = []
     if sound and not silent:
@@ -114,6 +119,14 @@ def draw_scene(seed: int, longest_s: float = LONGEST_S, shortest_s: float = SHOR
     )
 
 
+def draw_length_s(rng: np.random.Generator, longest_s: float, shortest_s: float | None = None) -> float:
+    """Return a length, even on a logarithmic scale; without `shortest_s` a few are brief, the rest are not."""
+    if shortest_s is None and rng.random() < BRIEF_SHARE:
+        return float(rng.uniform(SHORTEST_S, BRIEF_S))
+    least_s = BRIEF_S if shortest_s is None else shortest_s
+    return float(np.exp(rng.uniform(np.log(least_s), np.log(longest_s))))
+
+
 def with_sound_of(scene: Scene, other: Scene) -> Scene:
     """Return the scene with another one's sound, which must be as long."""
     events = [event for event in scene.events if event.label in SEEN]
@@ -137,17 +150,17 @@ def without_pictures(scene: Scene) -> Scene:
 def _heard(rng: np.random.Generator, duration_s: float) -> list[Event]:
     which = rng.choice(4, p=(0.5, 0.22, 0.22, 0.06))
     events = []
-    if which in (1, 3):
+    if which in (1, 3) and duration_s >= 1.5:
         events.append(_stretch(rng, "alarm", duration_s, 1.5, 20.0))
-    if which in (2, 3):
+    if which in (2, 3) and duration_s >= 0.7:
         events.append(_stretch(rng, "bang", duration_s, 0.5, 0.5))
-    if rng.random() < 0.4:
-        events.append(_stretch(rng, "speech", duration_s, 1.3, 40.0))
+    if rng.random() < 0.4 and duration_s >= 1.2:
+        events.append(_stretch(rng, "speech", duration_s, 1.2, 40.0))
     return events
 
 
 def _seen(rng: np.random.Generator, lit_s: float) -> list[Event]:
-    if lit_s < 2.0:
+    if lit_s < BRIEF_S:
         return []
     which = rng.choice(4, p=(0.44, 0.25, 0.25, 0.06))
     events = []
@@ -184,8 +197,10 @@ def _beside_sound(rng: np.random.Generator, events: list[Event], silent: bool) -
     count = rng.choice(3, p=(0.25, 0.5, 0.25))
     if not events:
         count = max(1, count)
-    names = list(rng.choice(_SOUND_BESIDE, size=count, replace=False))
-    return tuple(str(name) for name in names)
+    names = [str(name) for name in rng.choice(_SOUND_BESIDE, size=count, replace=False)]
+    if rng.random() < 0.3 and all(event.label != "bang" for event in events):
+        names.append(LOUD)
+    return tuple(names)
 
 
 def _beside_pictures(rng: np.random.Generator, lit_s: float, still: bool, dark_s: float | None) -> tuple[str, ...]:

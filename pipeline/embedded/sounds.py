@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import fft, signal
 
 from pipeline.embedded.recordings import Recording
-from pipeline.embedded.scene import Event, Scene, generator
+from pipeline.embedded.scene import LOUD, Event, Scene, generator
 from pipeline.records import SAMPLE_RATE_HZ
 
 Samples = NDArray[np.float32]
@@ -51,8 +51,8 @@ def sound(scene: Scene, voices: Voices) -> Samples:
     floor = 10 ** (rng.uniform(-66, -46) / 20)
     mix += floor * _noise(rng, samples)
     for name in scene.beside_sound:
-        beside = _BESIDE[name](rng, samples, voices)
-        mix += 10 ** (rng.uniform(-44, -26) / 20) * (_peaked(beside) if name in _SPARSE else _unit(beside))
+        if name != LOUD:
+            mix += _beside(rng, name, samples, voices, LOUD in scene.beside_sound)
     background = max(_rms(mix), 10 ** (-50 / 20))
     for event in scene.events:
         _add(mix, event, rng, background, voices)
@@ -66,6 +66,13 @@ def sound(scene: Scene, voices: Voices) -> Samples:
     level = 10 ** (rng.uniform(-14, 0) / 20)
     mix *= level / max(peak, 1.0) if peak * level > 1 else level
     return np.clip(mix, -1, 1).astype(np.float32)
+
+
+def _beside(rng: np.random.Generator, name: str, samples: int, voices: Voices, loud: bool) -> NDArray[np.float64]:
+    made = _BESIDE[name](rng, samples, voices)
+    if name in _SPARSE:
+        return 10 ** (rng.uniform(-44, -26) / 20) * _peaked(made)
+    return 10 ** (rng.uniform(*((-26, -4) if loud else (-44, -26))) / 20) * _unit(made)
 
 
 def _add(mix: NDArray[np.float64], event: Event, rng: np.random.Generator, background: float, voices: Voices) -> None:

@@ -1,8 +1,8 @@
 """Trains the embedded model's weights.
 
 Clips are drawn anew for every step and rendered by the pipeline's own plan, prompt and renderer. Beside the answer's
-tokens the model learns, at every sound and picture token, what goes on there and which second it is; those heads
-only speed learning and are not kept. A run that is stopped goes on from its last state.
+tokens the model learns, at every sound and picture token, what goes on there, what begins there and which second it
+is; those heads only speed learning and are not kept. A run that is stopped goes on from its last state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pipeline.embedded.build import DEMO_JOB
 from pipeline.embedded.examples import Inputs, batch_of, inputs_of, prompt_of_file, rendered
 from pipeline.embedded.files import write_clip
 from pipeline.embedded.recordings import load_recordings
-from pipeline.embedded.scene import HEARD, LONGEST_S, SEEN, SHORTEST_S, Scene, draw_scene, generator
+from pipeline.embedded.scene import HEARD, LONGEST_S, SEEN, SHORTEST_S, Scene, draw_length_s, draw_scene, generator
 from pipeline.embedded.sounds import Voices, voices_of
 from pipeline.embedded.truth import LABELS, truth
 from pipeline.front_end import FrontEnd
@@ -45,9 +45,11 @@ TRAINING_SEEDS = 1_000_000
 """Scenes of training have seeds from here on; fresh ones for measuring lie below."""
 _TOKENS_A_SECOND = 13
 _TENS, _ONES = 7, 10
+_BEGINNING_S, _BEGINNING_WEIGHT = 0.3, 10.0
 # Files cost fifty times what scenes rendered in memory do; a few keep the model used to codecs.
 _CODED, _LONGEST_CODED_S = 200, 15.0
 _STEPS_AHEAD, _SAVE_EVERY = 3, 200
+_MADE_BY = ("scene.py", "sounds.py", "pictures.py", "truth.py", "train.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +65,23 @@ class Course:
     seed: int = 0
 
     def digest(self) -> str:
-        """Return a short name (hex) that another course does not have."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        """Return a short name (hex) that another course, or one on other clips, does not have."""
+        made_by = [(Path(__file__).parent / name).read_bytes() for name in _MADE_BY]
+        named = json.dumps(asdict(self), sort_keys=True).encode()
+        return hashlib.sha256(b"".join((named, *made_by))).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lesson:
     """One clip to learn from: inputs, answer tokens, and what goes on at each prompt token.
 
-    `active` (tokens, labels) is 1, 0 or -1 (no such sense there); `seconds` (tokens,) or -1.
+    `active` and `begins` (tokens, labels) are 1, 0 or -1 (no such sense there); `seconds` (tokens,) or -1.
     """
 
     inputs: Inputs
     answer: list[int]
     active: torch.Tensor
+    begins: torch.Tensor
     seconds: torch.Tensor
 
 
@@ -111,13 +116,13 @@ class LessonMaker:
     def lesson(self, scene: Scene) -> Lesson:
         inputs = self.inputs(scene)
         answer = [*self.tokenizer.encode(truth(scene).answer()), int(self.tokenizer.eos_token_id or 0)]
-        active, seconds = self._goings_on(scene, inputs)
-        return Lesson(inputs, answer, torch.from_numpy(active), torch.from_numpy(seconds))
+        return Lesson(inputs, answer, *(torch.from_numpy(wanted) for wanted in self._goings_on(scene, inputs)))
 
-    def _goings_on(self, scene: Scene, inputs: Inputs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return what is active (tokens, labels) and the second (tokens,) at each token of the prompt."""
+    def _goings_on(self, scene: Scene, inputs: Inputs) -> tuple[NDArray[np.float32], ...]:
+        """Return what is active and what begins (tokens, labels) and the second (tokens,) at each prompt token."""
         ids = inputs.ids.numpy()
         active = np.full((len(ids), len(LABELS)), -1, np.float32)
+        begins = active.copy()
         seconds = np.full(len(ids), -1, np.float32)
         config = self._model.config
         heard = np.flatnonzero(ids == config.audio_token_id)
@@ -130,13 +135,13 @@ class LessonMaker:
             for label in labels:
                 if label == "dark" and {"dark_start", "dark_middle"} & set(scene.beside_pictures):
                     continue
-                begins = seconds[tokens]
-                on = np.zeros(len(tokens), bool)
-                for event in scene.events:
-                    if event.label == label:
-                        on |= (begins < event.end_s) & (begins + width_s > event.start_s)
-                active[tokens, LABELS.index(label)] = on
-        return active, seconds
+                event, column, from_s = scene.first(label), LABELS.index(label), seconds[tokens]
+                active[tokens, column] = begins[tokens, column] = 0
+                if event is not None:
+                    ended = from_s + width_s <= event.start_s
+                    active[tokens, column] = ~ended & (from_s < event.end_s)
+                    begins[tokens, column] = ~ended & (from_s <= event.start_s + max(0.0, _BEGINNING_S - width_s))
+        return active, begins, seconds
 
 
 class Model(nn.Module):  # type: ignore[misc]  # torch is Any to mypy here
@@ -146,35 +151,42 @@ class Model(nn.Module):  # type: ignore[misc]  # torch is Any to mypy here
         super().__init__()
         self.thinker = thinker_of(folder)
         width = self.thinker.config.text_config.hidden_size
-        self.active = nn.Linear(width, len(LABELS))
         self.heard = nn.Linear(width, len(LABELS))
-        self.second = nn.Linear(width, _TENS + _ONES)
+        # Below the last layer, which reads there what it answers.
+        self.known = nn.ModuleDict(
+            {
+                name: nn.Sequential(nn.RMSNorm(width), nn.Linear(width, outputs))
+                for name, outputs in (("active", len(LABELS)), ("begins", len(LABELS)), ("second", _TENS + _ONES))
+            }
+        )
         self._sound: torch.Tensor | None = None
-        self.thinker.audio_tower.register_forward_hook(self._keep)
+        self._state: torch.Tensor | None = None
+        self.thinker.audio_tower.register_forward_hook(self._keep_sound)
+        self.thinker.model.layers[-2].register_forward_hook(self._keep_state)
 
-    def _keep(self, _module: nn.Module, _arguments: Any, output: Any) -> None:
+    def _keep_sound(self, _module: nn.Module, _arguments: Any, output: Any) -> None:
         self._sound = output.last_hidden_state
+
+    def _keep_state(self, _module: nn.Module, _arguments: Any, output: Any) -> None:
+        self._state = output[0] if isinstance(output, tuple) else output
 
     def forward(self, lessons: Sequence[Lesson], padding: int, light: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the losses and how many answers were right; `light` (vocabulary,) marks tokens of little weight."""
         batch = batch_of([one.inputs for one in lessons], [one.answer for one in lessons], padding)
-        self._sound = None
-        hidden = self.thinker.model
-        states: list[torch.Tensor] = []
-        handle = hidden.register_forward_hook(lambda _m, _a, output: states.append(output.last_hidden_state))
+        self._sound = self._state = None
         logits = self.thinker(**batch, use_cache=False).logits
-        handle.remove()
-        state = states[0]
+        assert self._state is not None
         losses = _answer_loss(logits, lessons, light)
-        where = [(row, len(one.inputs.ids)) for row, one in enumerate(lessons)]
-        tokens = torch.cat([state[row, :length] for row, length in where])
+        tokens = torch.cat([self._state[row, : len(one.inputs.ids)] for row, one in enumerate(lessons)])
         active = torch.cat([one.active for one in lessons])
         seconds = torch.cat([one.seconds for one in lessons])
-        losses["second"] = losses["heard"] = state.new_zeros(())
-        losses["active"] = _active_loss(self.active(tokens), active)
+        losses["second"] = losses["heard"] = tokens.new_zeros(())
+        losses["active"] = _active_loss(self.known["active"](tokens), active)
+        begins = torch.cat([one.begins for one in lessons])
+        losses["begins"] = _active_loss(self.known["begins"](tokens), begins, _BEGINNING_WEIGHT)
         media = seconds >= 0
         if media.any():
-            tens, ones = self.second(tokens[media]).split((_TENS, _ONES), -1)
+            tens, ones = self.known["second"](tokens[media]).split((_TENS, _ONES), -1)
             whole = seconds[media].long()
             losses["second"] = functional.cross_entropy(
                 tens, (whole // 10).clamp(max=_TENS - 1)
@@ -186,11 +198,12 @@ class Model(nn.Module):  # type: ignore[misc]  # torch is Any to mypy here
         return losses
 
 
-def _active_loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def _active_loss(logits: torch.Tensor, wanted: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
+    """Return the loss where the truth is known; `weight` is that of what is there against what is not."""
     known = wanted >= 0
     if not known.any():
         return logits.sum() * 0
-    return functional.binary_cross_entropy_with_logits(logits[known], wanted[known])
+    return functional.binary_cross_entropy_with_logits(logits[known], wanted[known], pos_weight=torch.tensor(weight))
 
 
 def _answer_loss(logits: torch.Tensor, lessons: Sequence[Lesson], light: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -216,7 +229,7 @@ def _scenes(course: Course, step: int) -> list[Scene]:
     """Return the scenes of a step, of similar length; early steps have short ones."""
     rng = generator(course.seed * 1_000_003 + step, 7)
     longest_s = 8.0 if step < course.short_share * course.steps else LONGEST_S
-    length_s = float(np.exp(rng.uniform(np.log(SHORTEST_S * 1.1), np.log(longest_s))))
+    length_s = draw_length_s(rng, longest_s)
     least_s, most_s = max(SHORTEST_S, length_s * 0.85), min(LONGEST_S, length_s * 1.15)
     count = int(np.clip(course.tokens_a_step / (90 + 21 * length_s), 4, 32))
     first = TRAINING_SEEDS * (1 + course.seed) + step * 64
@@ -339,7 +352,8 @@ class Learner:
             group["lr"] = _rate(self._course, step)
         losses = self._shared(lessons, self._padding, self._light)
         self._optimizer.zero_grad(set_to_none=False)
-        (losses["answer"] + losses["active"] + 0.3 * losses["second"] + losses["heard"]).backward()
+        known = losses["active"] + 0.5 * losses["begins"] + 0.3 * losses["second"] + losses["heard"]
+        (losses["answer"] + known).backward()
         nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         self._optimizer.step()
         found: dict[str, torch.Tensor] = losses

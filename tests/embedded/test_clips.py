@@ -79,10 +79,19 @@ def brightness(one: Scene, times_s: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_flashing_shows_at_two_frames_a_second_and_only_while_it_lasts(seed: int) -> None:
-    light = brightness(scene(seed=seed, events=(Event("flashing", 3.0, 7.0),)), np.arange(20) / 2)
-    changes = np.abs(np.diff(light))
-    assert np.max(changes[:5]) < 3 and np.max(changes[14:]) < 3
-    assert np.sum(changes[5:15] > 5) >= 3
+    painter = Painter(scene(seed=seed, events=(Event("flashing", 3.0, 7.0),), beside_pictures=("frozen",)))
+    frames = np.stack([painter.frame(k / 2, 96, 64).astype(int) for k in range(20)])
+    changes = np.abs(np.diff(frames, axis=0)).mean((1, 2, 3))
+    assert np.max(changes[:5]) < 1 and np.max(changes[14:]) < 1
+    assert np.sum(changes[5:15] > 10) >= 3
+
+
+@pytest.mark.parametrize("seed", range(60, 72))
+def test_a_still_picture_of_any_kind_stays_as_it_is_and_is_not_dark(seed: int) -> None:
+    painter = Painter(scene(seed=seed, beside_pictures=("frozen",)))
+    first = painter.frame(0.0, 96, 64)
+    np.testing.assert_array_equal(first, painter.frame(7.5, 96, 64))
+    assert first.max() > 40
 
 
 @pytest.mark.parametrize("seed", range(12))
