@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ Frame = NDArray[np.uint8]
 Canvas = NDArray[np.float32]
 
 _WORDS = ("CAM 03", "REC", "12:41:07", "LIVE", "EXIT", "Room 4", "出口", "2026-11-30", "CH 2", "MUTE", "Lobby")
+_LEAST_SHOT_S = 1.5
 _SMALL_PIXELS = 20_000
 """Smaller frames are painted at twice their size, so that edges are as soft as after scaling."""
 
@@ -45,11 +47,12 @@ class Painter:
         self._still_things = [_thing(rng) for _ in range(rng.integers(1, 4))] if "still_object" in self._beside else []
         self._walker = _Walker(rng) if "walker" in self._beside else None
         self._clock = _Clock(rng) if "clock" in self._beside else None
-        self._cuts_s = np.sort(rng.uniform(0, scene.duration_s, rng.integers(1, 4))) if "cuts" in self._beside else None
+        self._cuts_s = _cuts_s(rng, scene.duration_s) if "cuts" in self._beside else None
         self._black = float(rng.uniform(0, 9))
         self._dark_spans = self._darkness(rng)
         self._flash = _Flash(scene.first("flashing"), rng)
-        self._motion = _Motion(scene.first("motion"), rng)
+        motion = scene.first("motion")
+        self._motion = _Motion(motion, rng, camera=motion is not None and self._has_texture(motion))
         self._fire = _Fire(rng) if "fire" in self._beside else None
         self._dimming = (
             (float(rng.uniform(0.05, 0.25)), float(rng.uniform(6, 25))) if "dimming" in self._beside else None
@@ -99,6 +102,11 @@ class Painter:
             spans.append((start_s, min(room_s, start_s + float(rng.uniform(0.8, 5.0)))))
         return spans
 
+    def _has_texture(self, event: Event) -> bool:
+        """Return whether a shift of the whole picture could be seen all the while."""
+        shots = range(self._shot(event.start_s), self._shot(event.end_s) + 1)
+        return all(_kind(np.random.default_rng((self._style_seed, shot))) is _soft_scene for shot in shots)
+
     def _shot(self, time_s: float) -> int:
         """Return the number of cuts before a time."""
         return int(np.searchsorted(self._cuts_s, time_s, "right")) if self._cuts_s is not None else 0
@@ -108,6 +116,15 @@ class Painter:
             rng = np.random.default_rng((self._style_seed, shot))
             self._backgrounds[width, height, shot] = _background(rng, width, height, "text" in self._beside)
         return self._backgrounds[width, height, shot]
+
+
+def _cuts_s(rng: np.random.Generator, duration_s: float) -> NDArray[np.float64]:
+    """Return the times of one to three cuts; closer together they would flash."""
+    kept: list[float] = []
+    for time_s in np.sort(rng.uniform(0, duration_s, rng.integers(1, 4))):
+        if not kept or time_s - kept[-1] >= _LEAST_SHOT_S:
+            kept.append(float(time_s))
+    return np.array(kept)
 
 
 class _Flash:
@@ -138,7 +155,8 @@ class _Flash:
         times_s = np.arange(np.ceil(event.start_s * 2) - 1, np.floor(event.end_s * 2) + 2) / 2
         states = [self._on(float(time_s)) for time_s in times_s]
         at_once = self._on(np.ceil(event.start_s * 2) / 2) or self._on(np.ceil(event.start_s * 2) / 2 + 0.5)
-        needed = min(4, max(2, round(event.end_s - event.start_s)))
+        # On and off only once is no flashing.
+        needed = min(4, max(3, round(event.end_s - event.start_s)))
         return at_once and sum(a != b for a, b in itertools.pairwise(states)) >= needed
 
     def paint(self, canvas: Canvas, time_s: float) -> None:
@@ -158,9 +176,9 @@ _LIGHTS = ((255, 255, 255), (255, 255, 255), (255, 240, 200), (255, 60, 50), (70
 class _Motion:
     """Something that darts through the picture, or the camera torn about."""
 
-    def __init__(self, event: Event | None, rng: np.random.Generator) -> None:
+    def __init__(self, event: Event | None, rng: np.random.Generator, camera: bool) -> None:
         self._event = event
-        self._camera = bool(rng.random() < 0.2)
+        self._camera = bool(rng.random() < 0.2) and camera
         self._thing, self._seen = _thing(rng, 0.28, 0.5), False
         self._knots_s, self._places = np.zeros(1), np.zeros((1, 2))
         if event is None:
@@ -297,12 +315,16 @@ def _part(rng: np.random.Generator, least: float) -> tuple[float, float, float, 
 
 def _background(rng: np.random.Generator, width: int, height: int, text: bool) -> Canvas:
     """Return a still background: a scene of soft shapes, one colour, a test pattern or a page; at times with words."""
-    made = rng.choice(4, p=(0.72, 0.12, 0.12, 0.04))
-    canvas = (_soft_scene, _one_colour, _test_pattern, _page)[made](rng, width, height)
+    canvas = _kind(rng)(rng, width, height)
     if text:
         place = rng.uniform(0, 0.6), rng.uniform(0, 0.85)
         _write(canvas, str(rng.choice(_WORDS)), place, rng.uniform(0.06, 0.16))
     return canvas
+
+
+def _kind(rng: np.random.Generator) -> Callable[[np.random.Generator, int, int], Canvas]:
+    kinds = (_soft_scene, _one_colour, _test_pattern, _page)
+    return kinds[rng.choice(len(kinds), p=(0.8, 0.08, 0.09, 0.03))]
 
 
 def _soft_scene(rng: np.random.Generator, width: int, height: int) -> Canvas:

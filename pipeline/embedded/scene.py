@@ -198,7 +198,7 @@ def _beside_sound(rng: np.random.Generator, events: list[Event], silent: bool) -
     if not events:
         count = max(1, count)
     names = [str(name) for name in rng.choice(_SOUND_BESIDE, size=count, replace=False)]
-    if rng.random() < 0.3 and all(event.label != "bang" for event in events):
+    if rng.random() < 0.22 and all(event.label != "bang" for event in events):
         names.append(LOUD)
     return tuple(names)
 

@@ -72,7 +72,7 @@ def _beside(rng: np.random.Generator, name: str, samples: int, voices: Voices, l
     made = _BESIDE[name](rng, samples, voices)
     if name in _SPARSE:
         return 10 ** (rng.uniform(-44, -26) / 20) * _peaked(made)
-    return 10 ** (rng.uniform(*((-26, -4) if loud else (-44, -26))) / 20) * _unit(made)
+    return 10 ** (rng.uniform(*((-26, -8) if loud else (-44, -26))) / 20) * _unit(made)
 
 
 def _add(mix: NDArray[np.float64], event: Event, rng: np.random.Generator, background: float, voices: Voices) -> None:

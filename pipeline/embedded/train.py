@@ -56,7 +56,7 @@ _MADE_BY = ("scene.py", "sounds.py", "pictures.py", "truth.py", "train.py")
 class Course:
     """How the training goes; the same course gives the same batches."""
 
-    steps: int = 2800
+    steps: int = 3100
     tokens_a_step: int = 5000
     peak_rate: float = 2e-3
     warm_up: float = 0.08
