@@ -45,22 +45,24 @@ def _run(args: argparse.Namespace) -> int:
     try:
         from pipeline.errors import PipelineError
         from pipeline.job import load_job
+        from pipeline.selection import parse_selection
     except ModuleNotFoundError as error:
         print(f"run_batch: the package {error.name} is missing; `make setup` installs what is needed", file=sys.stderr)
         return 2
     try:
+        selection = parse_selection(args.retry, args.shard)
         job = load_job(args.job, args.set)
         if args.dry_run:
             from pipeline.dry_run import dry_run
 
-            code = dry_run(job, sys.stdout)
+            code = dry_run(job, sys.stdout, selection)
             sys.stdout.flush()
             return code
         from rich.console import Console
 
         from pipeline.run import run_job
 
-        return run_job(job, Console(stderr=True))
+        return run_job(job, Console(stderr=True), selection)
     except PipelineError as error:
         print(f"run_batch: {error}", file=sys.stderr)
         return error.exit_code
@@ -83,6 +85,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("job", type=Path, metavar="JOB.yaml", help="the job file, for instance jobs/demo.yaml")
     parser.add_argument(
         "--set", action="append", default=[], metavar="A.B=C", help="set one key of the job; may be repeated"
+    )
+    parser.add_argument(
+        "--retry",
+        default="errors",
+        metavar="all|errors|none",
+        help="which rows without an answer are tried again: those that another try may help (errors, the default), "
+        "all, or none; new and changed recordings are always screened",
+    )
+    parser.add_argument(
+        "--shard",
+        metavar="I/N",
+        help="take the I-th of N shares of the source, for instance 2/5, so that N machines share it; give each its "
+        "own output.path",
     )
     parser.add_argument(
         "--dry-run",

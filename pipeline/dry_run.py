@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TextIO
 
 import yaml
@@ -14,12 +15,20 @@ from pipeline.media.plan import plan
 from pipeline.media.probe import check_file, probe
 from pipeline.records import Item, Plan
 from pipeline.resolve import Resolved, resolve
+from pipeline.selection import EVERYTHING, Selection
 from pipeline.source import check_source, list_items
 
 _FIRST = 5
+_WHY = {
+    "new": "new",
+    "retry": "tried again",
+    "changed": "changed",
+    "follow": "after other rows",
+    "rewrite": "in place of other rows",
+}
 
 
-def dry_run(job: Job, out: TextIO) -> int:
+def dry_run(job: Job, out: TextIO, selection: Selection = EVERYTHING) -> int:
     """Print what a run would do and return 0. Raises JobError like a run; starts and writes nothing."""
     check_source(job.source)
     resolved = resolve(job)
@@ -27,21 +36,33 @@ def dry_run(job: Job, out: TextIO) -> int:
     model = resolved.checkpoint.label()
     about = describe(resolved.policy.id, resolved.policy.version, model)
     check_fingerprints(ledger, resolved.fingerprint, job.output.on_change, about)
-    items = todo = 0
+    items = 0
+    todo: Counter[str] = Counter()
     first: list[Item] = []
     for item in list_items(job.source):
+        if not selection.takes(item.item_id):
+            continue
         items += 1
-        todo += isinstance(decide(item, ledger, resolved.fingerprint, job.output.on_change), Todo)
+        decision = decide(item, ledger, resolved.fingerprint, job.output.on_change, selection.retry)
+        if isinstance(decision, Todo):
+            todo[decision.why] += 1
         if len(first) < _FIRST:
             first.append(item)
     out.write(yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
     out.write(f"\n{about}\ndevice {resolved.engine.device}, {resolved.token_budget} tokens for media per item\n")
     asked = len(resolved.canaries)
     out.write(f"{asked} known-answer clips are asked first\n" if asked else f"{NO_CANARIES}\n")
-    out.write(f"{items} items, {todo} to be screened, {items - todo} done before\n")
+    out.write(f"retry {selection.retry}, shard {selection.shard or '1/1'}\n")
+    out.write(f"{items} items, {_counted(todo)}, {items - todo.total()} done before\n")
     for item in first:
         out.write(f"  {item.uri}\n    {_plan_line(item, resolved)}\n")
     return 0
+
+
+def _counted(todo: Counter[str]) -> str:
+    """Return how many items are to be screened, and why."""
+    reasons = ", ".join(f"{count} {_WHY[why]}" for why, count in todo.most_common())
+    return f"{todo.total()} to be screened" + (f" ({reasons})" if reasons else "")
 
 
 def _plan_line(item: Item, resolved: Resolved) -> str:

@@ -12,6 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.histogram import Histogram
+from pipeline.ledger import is_good
 from pipeline.row import VerdictRow
 
 _PLAIN_EVERY_S = 10.0
@@ -20,7 +22,10 @@ _PHASES = ("fetch", "probe", "plan", "decode", "render", "wait", "prefill", "gen
 
 @dataclass
 class Tally:
-    """Counts of a run, kept by the driver."""
+    """Counts of a run, kept by the driver; its size does not grow with the number of items.
+
+    `spans` are seconds from an item's first byte to its readable row; `good_*` count only rows with an answer.
+    """
 
     total: int | None = None
     skipped: int = 0
@@ -30,6 +35,11 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
     phase_s: dict[str, float] = field(default_factory=dict)
     late: int = 0
+    good_late: int = 0
+    spans: Histogram = field(default_factory=Histogram)
+    good_spans: Histogram = field(default_factory=Histogram)
+    audio_tokens: int = 0
+    video_tokens: int = 0
     began: float | None = None
     """When screening began (monotonic seconds); the engine's start does not count into the rate."""
 
@@ -43,13 +53,28 @@ class Tally:
         self.verdicts[row.verdict] += 1
         if row.reason is not None:
             self.reasons[row.reason] += 1
-        self.late += row.status == "deadline" or not row.sla_met
+        self._time(row)
+        self.audio_tokens += row.audio_tokens
+        self.video_tokens += row.video_tokens
         for phase in _PHASES:
             self.phase_s[phase] = self.phase_s.get(phase, 0.0) + (getattr(row, f"{phase}_s") or 0.0)
 
+    def _time(self, row: VerdictRow) -> None:
+        late = row.status == "deadline" or not row.sla_met
+        span_s = (row.committed_at - row.admitted_at).total_seconds()
+        self.late += late
+        self.spans.add(span_s)
+        if is_good(row.status):
+            self.good_late += late
+            self.good_spans.add(span_s)
+
     def slowest_phase(self) -> str | None:
-        """Return the phase that took most seconds over all items, None before the first row."""
-        return max(self.phase_s, key=lambda phase: self.phase_s[phase]) if self.done else None
+        """Return the phase that took most seconds over all items, None before any took time.
+
+        Not `commit`: rows wait for the next commit by design.
+        """
+        worked = {phase: seconds for phase, seconds in self.phase_s.items() if seconds > 0 and phase != "commit"}
+        return max(worked, key=lambda phase: worked[phase]) if worked else None
 
 
 class Progress(Protocol):

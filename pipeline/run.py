@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import secrets
 import signal
 import time
@@ -34,8 +35,10 @@ from pipeline.progress import Progress, Tally, open_progress
 from pipeline.records import Item, JsonObject
 from pipeline.resolve import Resolved, resolve
 from pipeline.screening import Clock, Screener
+from pipeline.selection import EVERYTHING, Selection
 from pipeline.sink import Sink, steady_utc
 from pipeline.source import check_source, id_key, list_items
+from pipeline.summary import Ending, Means, Missing, gather_missing
 from pipeline.verdict import RunFacts
 
 if TYPE_CHECKING:
@@ -54,12 +57,13 @@ _LIST_BATCH = 64
 
 
 class Worklist:
-    """The listing, filtered by the ledger: yields what is to be done and remembers what was listed."""
+    """The run's share of the listing, filtered by the ledger: yields what is to be done, remembers what was listed."""
 
-    def __init__(self, resolved: Resolved, ledger: Ledger, tally: Tally) -> None:
+    def __init__(self, resolved: Resolved, ledger: Ledger, tally: Tally, selection: Selection = EVERYTHING) -> None:
         self._resolved = resolved
         self._ledger = ledger
         self._tally = tally
+        self._selection = selection
         self.listed: set[bytes] = set()
         self.held_bad = 0
         self.held_late = 0
@@ -78,11 +82,15 @@ class Worklist:
             for pair in batch:
                 yield pair
 
+    def items(self) -> Iterator[Item]:
+        """List the source anew: every item of this run's shard."""
+        return (item for item in list_items(self._resolved.job.source) if self._selection.takes(item.item_id))
+
     def _filtered(self) -> Iterator[tuple[Item, Todo]]:
-        job, fingerprint = self._resolved.job, self._resolved.fingerprint
-        for item in list_items(job.source):
+        on_change, fingerprint = self._resolved.job.output.on_change, self._resolved.fingerprint
+        for item in self.items():
             self.listed.add(id_key(item.item_id))
-            decision = decide(item, self._ledger, fingerprint, job.output.on_change)
+            decision = decide(item, self._ledger, fingerprint, on_change, self._selection.retry)
             if isinstance(decision, Todo):
                 yield item, decision
                 continue
@@ -91,7 +99,7 @@ class Worklist:
             self.held_late += decision.entry.status == "deadline" or not decision.entry.sla_met
 
 
-def run_job(job: Job, console: Console) -> int:
+def run_job(job: Job, console: Console, selection: Selection = EVERYTHING) -> int:
     """Run the job and return its exit code. Raises JobError and OutputLocked before anything is started."""
     check_source(job.source)
     resolved = resolve(job)
@@ -105,35 +113,46 @@ def run_job(job: Job, console: Console) -> int:
         with EventLog(folder / "events.jsonl") as events, open_progress(console) as progress:
             if dead is not None:
                 progress.say(f"{job.name}: run {dead.get('run_id')} ended without letting go of the output; going on")
-            return asyncio.run(_run(resolved, ledger, run_id, folder, events, progress))
+            return asyncio.run(_run(resolved, ledger, selection, run_id, folder, events, progress))
 
 
 async def _run(
-    resolved: Resolved, ledger: Ledger, run_id: str, folder: Path, events: EventLog, progress: Progress
+    resolved: Resolved,
+    ledger: Ledger,
+    selection: Selection,
+    run_id: str,
+    folder: Path,
+    events: EventLog,
+    progress: Progress,
 ) -> int:
     started = time.monotonic()
     tally = Tally()
-    worklist = Worklist(resolved, ledger, tally)
-    calibrated = resolved.calibration is not None
-    events.write(
-        "run_started", run_id=run_id, job=resolved.job.name, fingerprint=resolved.fingerprint, calibrated=calibrated
-    )
+    worklist = Worklist(resolved, ledger, tally, selection)
+    about = {"fingerprint": resolved.fingerprint, "calibrated": resolved.calibration is not None} | selection.facts()
+    events.write("run_started", run_id=run_id, job=resolved.job.name, **about)
     early: int | None = None
     facts: JsonObject = {"canary": Report().summary()}
     if await asyncio.to_thread(worklist.first) is None:
-        progress.say(f"{resolved.job.name}: all {tally.skipped} items have their final row; nothing to do")
+        progress.say(f"{resolved.job.name}: {_nothing_to_do(tally, selection)}; nothing to do")
     else:
         # What vLLM leaves in the folder for temporary files goes with the run.
         with TemporaryDirectory(prefix="l1-triage-", ignore_cleanup_errors=True) as scratch:
             early, costs = await _screen_all(resolved, worklist, run_id, tally, events, progress, scratch)
             facts |= costs
-    missing = () if early is not None else await asyncio.to_thread(_missing, resolved, worklist)
+    missing = Missing() if early is not None else await asyncio.to_thread(_missing, resolved, worklist)
     code = _exit_code(resolved.job, tally, worklist, missing) if early is None else early
-    summary = _summary(resolved, run_id, tally, missing, code, time.monotonic() - started) | facts
-    write_json_atomic(folder / "run.json", summary)
-    events.write("run_ended", exit_code=code, done=tally.done, missing=len(missing))
-    _say_end(progress, resolved, tally, missing, early, code)
+    ending = Ending(tally, missing, _means(resolved), code, time.monotonic() - started, facts)
+    write_json_atomic(folder / "run.json", _identity(resolved, run_id, selection) | ending.facts())
+    events.write("run_ended", exit_code=code, done=tally.done, missing=missing.count)
+    for line in ending.lines(resolved.job.name, _ENDINGS[early], resolved.job.output.path):
+        progress.say(line)
     return code
+
+
+def _nothing_to_do(tally: Tally, selection: Selection) -> str:
+    if tally.skipped == 0 and selection.shard is not None:
+        return f"no item of the source is in shard {selection.shard}"
+    return f"all {tally.skipped} items have their final row"
 
 
 async def _screen_all(
@@ -295,55 +314,40 @@ async def _engine_costs(workers: Workers) -> JsonObject:
         return {}
 
 
-def _missing(resolved: Resolved, worklist: Worklist) -> tuple[str, ...]:
-    """Return the ids of items that were listed and have no row: there must be none."""
+def _missing(resolved: Resolved, worklist: Worklist) -> Missing:
+    """Return the items that were listed and have no row: there must be none."""
     held = read_ledger(resolved.job.output.path)
-    return tuple(
+    return gather_missing(
         item.item_id
-        for item in list_items(resolved.job.source)
+        for item in worklist.items()
         if id_key(item.item_id) in worklist.listed and held.entry(item.item_id, resolved.fingerprint) is None
     )
 
 
-def _exit_code(job: Job, tally: Tally, worklist: Worklist, missing: tuple[str, ...]) -> int:
+def _exit_code(job: Job, tally: Tally, worklist: Worklist, missing: Missing) -> int:
     items = max(1, len(worklist.listed))
     errors = tally.statuses["error"] + worklist.held_bad
     late = tally.late + worklist.held_late
     accepted = errors <= job.accept.error_share * items and late <= job.accept.late_share * items
-    return OK if accepted and not missing else WITH_ERRORS
+    return OK if accepted and not missing.count else WITH_ERRORS
 
 
-def _summary(
-    resolved: Resolved, run_id: str, tally: Tally, missing: tuple[str, ...], code: int, elapsed_s: float
-) -> JsonObject:
+def _identity(resolved: Resolved, run_id: str, selection: Selection) -> JsonObject:
+    """Return what run.json says of the run before it did anything."""
     return {
         "run_id": run_id,
-        "exit_code": code,
         "job": resolved.job.model_dump(mode="json"),
         "fingerprint": resolved.fingerprint,
         "model": resolved.checkpoint.label(),
         "calibrated": resolved.calibration is not None,
-        "listed": tally.done + tally.skipped,
-        "skipped": tally.skipped,
-        "rows": tally.done,
-        "by_status": dict(tally.statuses),
-        "by_verdict": dict(tally.verdicts),
-        "by_reason": dict(tally.reasons),
-        "late": tally.late,
-        "missing": list(missing),
-        "phase_s": dict(tally.phase_s),
-        "elapsed_s": elapsed_s,
+        **selection.facts(),
     }
 
 
-def _say_end(
-    progress: Progress, resolved: Resolved, tally: Tally, missing: tuple[str, ...], early: int | None, code: int
-) -> None:
-    counts = ", ".join(f"{count} {name}" for name, count in sorted(tally.statuses.items())) or "no new rows"
-    held = f", {tally.skipped} done before" if tally.skipped else ""
-    ending = _ENDINGS[early]
-    progress.say(f"{resolved.job.name}: {ending}: {counts}{held} in {resolved.job.output.path} (exit code {code})")
-    for reason, count in tally.reasons.most_common():
-        progress.say(f"  {count} x {reason}")
-    if missing:
-        progress.say(f"  {len(missing)} items have no row: {', '.join(missing[:20])}; report this")
+def _means(resolved: Resolved) -> Means:
+    return Means(
+        workers=resolved.workers,
+        cores=os.cpu_count() or 1,
+        sla_s=resolved.job.sla.per_item_s,
+        commit_every_s=resolved.job.output.commit_every_s,
+    )

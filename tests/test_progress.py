@@ -32,6 +32,12 @@ def test_the_line_names_done_rate_in_flight_slowest_phase_errors_and_time_left()
     )
 
 
+def test_waiting_for_the_next_commit_is_no_slow_phase() -> None:
+    counts = Tally()
+    counts.count(error_row("not_media").model_copy(update={"commit_s": 30.0}))
+    assert counts.slowest_phase() == "decode"
+
+
 def test_before_the_first_row_nothing_is_claimed() -> None:
     assert describe(Tally(in_flight=1), 5.0) == "0 done · 0.00 items/s · 1 in flight · 0 errors"
 

@@ -6,9 +6,11 @@ import asyncio
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset
 import pytest
 import yaml
 from rich.console import Console
@@ -18,10 +20,12 @@ from pipeline.canary import CANARY_FILE
 from pipeline.engine.base import EngineStats
 from pipeline.errors import EngineLost, ItemError
 from pipeline.job import load_job
-from pipeline.ledger import read_ledger
+from pipeline.ledger import Ledger, Retry, read_ledger
 from pipeline.policy import Policy, prompt_digest
 from pipeline.records import Completion, Item, JsonObject, Prepared
 from pipeline.run import run_job
+from pipeline.selection import EVERYTHING, Selection, Shard
+from pipeline.source import list_items
 from tests.test_calibration import CONTENT as CALIBRATION
 from tests.test_checkpoint import OTHER_DIGEST, write_checkpoint
 from tests.test_driver import GOOD, READY, Scripted
@@ -37,6 +41,7 @@ class Place:
         self.folder = folder
         self.seen: list[str] = []
         self.started = 0
+        self.selection = EVERYTHING
         self.ask: Callable[[str], Completion] = lambda _: GOOD
         self.prepare: Callable[[Item], Any] = lambda _: READY
         write_checkpoint(folder / "model")
@@ -46,8 +51,8 @@ class Place:
         text = yaml.safe_dump(POLICY.model_dump(mode="json", by_alias=True))
         (folder / "policy.yaml").write_text(text, encoding="utf-8")
 
-    def run(self, expected: JsonObject | None = None, **sections: Any) -> tuple[int, str]:
-        """Return exit code and what was said."""
+    def write_job(self, expected: JsonObject | None = None, **sections: Any) -> Path:
+        """Write the job file."""
         job = {
             "name": "x",
             "source": {"paths": ["clips"]},
@@ -59,16 +64,25 @@ class Place:
         }
         path = self.folder / "job.yaml"
         path.write_text(yaml.safe_dump(job | sections), encoding="utf-8")
-        out = io.StringIO()
-        code = run_job(load_job(path), Console(file=out, width=200))
+        return path
+
+    def run(self, expected: JsonObject | None = None, **sections: Any) -> tuple[int, str]:
+        """Return exit code and what was said."""
+        path, out = self.write_job(expected, **sections), io.StringIO()
+        code = run_job(load_job(path), Console(file=out, width=200), self.selection)
         return code, out.getvalue()
 
     def rows(self) -> int:
         return read_ledger(self.folder / "out").rows()
 
+    def table(self, output: str = "out") -> list[JsonObject]:
+        """Return all rows, each with its recording's file name as `name`."""
+        rows = pyarrow.dataset.dataset(self.folder / output, format="parquet").to_table().to_pylist()
+        return [row | {"name": Path(row["uri"]).name} for row in rows]
+
     def newest(self) -> tuple[JsonObject, list[JsonObject]]:
         """Return run.json and the events of the newest run."""
-        folders = [path for path in (self.folder / "out" / "_runs").iterdir() if path.is_dir()]
+        folders = [path for path in self.folder.glob("out*/_runs/*") if path.is_dir()]
         folder = max(folders, key=lambda path: path.stat().st_mtime_ns)
         lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
         return json.loads((folder / "run.json").read_text(encoding="utf-8")), [json.loads(line) for line in lines]
@@ -227,3 +241,102 @@ def test_a_stop_while_canaries_are_asked_ends_the_run_with_4(place: Place, monke
     code, said = place.run()
     assert code == 4 and "everything so far is committed" in said
     assert place.rows() == 0
+
+
+@pytest.mark.parametrize(
+    ("retry", "again", "code"),
+    [("errors", {"b.wav", "c.wav"}, 1), ("all", {"a.wav", "b.wav", "c.wav"}, 0), ("none", set(), 1)],
+)
+def test_retry_says_which_failures_are_tried_again(place: Place, retry: Retry, again: set[str], code: int) -> None:
+    reasons = {"a.wav": "not_media", "b.wav": "source_missing", "c.wav": "deadline"}
+    (place.folder / "clips" / "c.wav").write_bytes(b"sound")
+    (place.folder / "clips" / "good.wav").write_bytes(b"sound")
+
+    def prepare(item: Item) -> Prepared:
+        reason = reasons.get(Path(item.uri).name)
+        return READY if reason is None else replace(READY, error_code=reason, error_message="x")
+
+    place.prepare = prepare
+    assert place.run(canary={})[0] == 1
+    place.seen.clear()
+    place.prepare = lambda _: READY
+    place.selection = Selection(retry)
+    got, said = place.run(canary={})
+    assert got == code, said
+    assert set(place.seen) == again
+    assert place.newest()[0]["retry"] == retry
+    assert {row["name"] for row in place.table() if row["status"] == "ok"} == {"good.wav", *again}
+
+
+def test_shards_part_the_source_and_each_run_answers_for_its_own_items(place: Place) -> None:
+    names = {f"{number}.wav" for number in range(12)} | {"a.wav", "b.wav"}
+    for name in names:
+        (place.folder / "clips" / name).write_bytes(b"sound")
+    seen: list[str] = []
+    for number in (1, 2, 3):
+        place.selection = Selection(shard=Shard(number, 3))
+        code, said = place.run(canary={}, output={"path": f"out{number}", "commit_every_s": 0.5})
+        assert code == 0, said
+        summary, events = place.newest()
+        rows = place.table(f"out{number}")
+        assert summary["shard"] == events[0]["shard"] == f"{number}/3"
+        assert summary["listed"] == summary["rows"] == len(rows) < len(names)
+        seen += [row["name"] for row in rows]
+    assert sorted(seen) == sorted(names)
+
+
+def test_reconciliation_counts_the_items_of_the_shard_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "read_ledger", lambda _: Ledger())
+    ids = [item.item_id for item in list_items(load_job(place.write_job()).source)]
+    shard = next(shard for n in range(2, 50) if sum(map((shard := Shard(1, n)).takes, ids)) == 1)
+    place.selection = Selection(shard=shard)
+    code, said = place.run(canary={})
+    assert code == 1 and "1 items have no row" in said
+    summary, _ = place.newest()
+    assert summary["missing_count"] == 1 and summary["missing"] == [item for item in ids if shard.takes(item)]
+
+
+def test_a_shard_without_items_is_said_and_starts_nothing(place: Place) -> None:
+    ids = [item.item_id for item in list_items(load_job(place.write_job()).source)]
+    shard = next(shard for n in range(3, 50) if not any(map((shard := Shard(2, n)).takes, ids)))
+    place.selection = Selection(shard=shard)
+    code, said = place.run()
+    assert code == 0 and f"no item of the source is in shard {shard}; nothing to do" in said
+    assert place.started == 0
+
+
+@pytest.mark.parametrize("change", ["file", "retry", "append", "rewrite"])
+def test_a_row_that_takes_anothers_place_or_follows_it_names_it(place: Place, change: str) -> None:
+    failing = replace(READY, error_code="source_missing", error_message="x")
+    place.prepare = lambda item: failing if change == "retry" and item.uri.endswith("a.wav") else READY
+    place.run(canary={})
+    old = {row["name"]: row for row in place.table()}
+    assert all(row["follows_row_id"] is None for row in old.values())
+    place.prepare = lambda _: READY
+    sections: JsonObject = {}
+    if change == "file":
+        (place.folder / "clips" / "a.wav").write_bytes(b"other sound")
+    elif change != "retry":
+        sections["media"] = {"audio": {"max_duration_s": 600}}
+        sections["output"] = {"path": "out", "commit_every_s": 0.5, "on_change": change}
+    code, said = place.run(canary={}, **sections)
+    assert code == 0, said
+    rows = place.table()
+    kept = {row["row_id"] for row in rows} & {row["row_id"] for row in old.values()}
+    new = {row["name"]: row["follows_row_id"] for row in rows if row["row_id"] not in kept}
+    redone = {"a.wav"} if change in ("file", "retry") else {"a.wav", "b.wav"}
+    assert new == {name: old[name]["row_id"] for name in redone}
+    assert len(rows) == (4 if change == "append" else 2)
+    assert len(kept) == {"file": 1, "retry": 1, "append": 2, "rewrite": 0}[change]
+
+
+def test_a_run_says_how_long_items_took_and_where_their_time_went(place: Place) -> None:
+    code, said = place.run(canary={})
+    assert code == 0, said
+    summary, _ = place.newest()
+    assert (summary["sla"]["rows"], summary["sla"]["within"], summary["sla"]["per_item_s"]) == (2, 2, 60.0)
+    assert 0 < summary["sla"]["p50_s"] <= summary["sla"]["max_s"] < 60
+    assert sum(summary["phase_share"].values()) == pytest.approx(1)
+    assert summary["bottleneck"]["phase"] == "generate"
+    lines = said.splitlines()
+    assert lines[-2].startswith("  within 60 s: 2 of 2 (p50 ") and lines[-1].startswith("  most of an item's time: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -126,6 +127,30 @@ def test_a_dry_run_prints_job_items_and_plans_and_writes_nothing(ready: Workplac
     assert "av (" in run.said and "audio tokens" in run.said
     assert "image (" in run.said
     assert "error not_media" in run.said
+    assert not ready.output.exists()
+
+
+def test_a_dry_run_shows_the_shard_the_retries_and_what_is_to_be_done(ready: Workplace) -> None:
+    ready.take("telescope_mirror.mp4", "broken.mp4", "alarm.wav")
+    found = []
+    for number in (1, 2):
+        run = ready.run(ready.write_job(), "--dry-run", "--retry", "all", "--shard", f"{number}/2")
+        assert run.code == 0 and f"retry all, shard {number}/2\n" in run.said
+        match = re.search(r"^(\d) items, \1 to be screened \(\1 new\), 0 done before$", run.said, re.MULTILINE)
+        assert match, run.said
+        uris = re.findall(r"^  (/.*)$", run.said, re.MULTILINE)
+        assert len(uris) == int(match[1])
+        found += uris
+    assert sorted(map(os.path.basename, found)) == ["alarm.wav", "broken.mp4", "picture.jpg", "telescope_mirror.mp4"]
+
+
+@pytest.mark.parametrize("options", [("--shard", "5/4"), ("--retry", "everything")])
+def test_a_wrong_shard_or_retry_is_refused_with_exit_code_2_and_one_line(
+    ready: Workplace, options: tuple[str, str]
+) -> None:
+    run = ready.run(ready.write_job(), *options)
+    assert run.code == 2
+    assert options[0] in run.said and run.said.count("\n") == 1
     assert not ready.output.exists()
 
 

@@ -191,6 +191,12 @@ def test_the_run_leaves_its_journal_and_summary_where_readers_skip_them(first: R
     assert summary["rows"] == summary["listed"] == sum(summary["by_status"].values())
     assert set(summary["by_reason"]) <= set(REASONS)
     assert summary["engine_thread"]["finished"] >= len(GOOD_CLIPS)
+    assert summary["sla"]["rows"] == summary["sla"]["within"] == summary["rows"]
+    assert 0 < summary["sla"]["p50_s"] <= summary["sla"]["p99_s"] <= summary["sla"]["max_s"] < 60
+    assert sum(summary["phase_share"].values()) == pytest.approx(1)
+    assert summary["bottleneck"]["phase"] in summary["phase_share"] and summary["bottleneck"]["advice"]
+    assert (summary["retry"], summary["shard"], summary["missing_count"]) == ("errors", None, 0)
+    assert f"within 60 s: {summary['rows']} of {summary['rows']} (p50 " in first.said
     events = [json.loads(line)["event"] for line in (folder / "events.jsonl").read_text("utf-8").splitlines()]
     assert events[0] == "run_started" and events[-1] == "run_ended"
     assert events.count("item_failed") == len(ERRORS)
@@ -221,6 +227,14 @@ def test_a_second_run_starts_nothing_and_tries_no_permanent_error_again(
     run = place.run(only)
     assert run.code == 0
     assert "nothing to do" in run.said
+    assert place.rows() == rows
+
+
+def test_with_retry_none_a_retryable_error_stays_and_nothing_is_started(
+    place: Workplace, job: Path, rows: dict[str, dict[str, Any]]
+) -> None:
+    run = place.run(job, "--retry", "none")
+    assert run.code == 0 and "nothing to do" in run.said
     assert place.rows() == rows
 
 
