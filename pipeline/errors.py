@@ -65,6 +65,13 @@ _REASONS = (
         failure=False,
     ),
     Reason(
+        "reduced_look",
+        "Too little of its time was left for the whole look: fewer or smaller frames, or parts.",
+        False,
+        "See coverage and message; raise sla.per_item_s, or give the run more hardware.",
+        failure=False,
+    ),
+    Reason(
         "low_confidence",
         "The answer was too uncertain for its verdict to stand.",
         False,

@@ -80,10 +80,12 @@ def bfloat16_at_least(value: float) -> float:
     return math.ldexp(math.ceil(mantissa * 256), exponent - 8)
 
 
-def plan(facts: MediaFacts, media: Media, token_budget: int) -> Plan:
+def plan(facts: MediaFacts, media: Media, token_budget: int, max_recording_s: float = math.inf) -> Plan:
     """Return how much of a recording to decode so that its media tokens stay within `token_budget`.
 
-    Raises ItemError recording_too_long, or prompt_too_long if not even the least fits.
+    Of a recording longer than `max_recording_s` that many seconds are looked at (80 ms at least), evenly spread;
+    from its start if its length is unknown. Raises ItemError recording_too_long, or prompt_too_long if not even
+    the least fits.
     """
     if facts.kind == "image" and facts.video is not None:
         return _image(facts.video, media, token_budget)
@@ -94,7 +96,9 @@ def plan(facts: MediaFacts, media: Media, token_budget: int) -> Plan:
         )
     budget = _Budget(facts, media, token_budget)
     longest_s = budget.longest_s()
-    whole = facts.duration_s is None or budget.fits(facts.duration_s)
+    if longest_s > max_recording_s:
+        longest_s = min(longest_s, max(1, math.floor(max_recording_s / _AUDIO_UNIT_S + 1e-9)) * _AUDIO_UNIT_S)
+    whole = facts.duration_s is None or (facts.duration_s <= max_recording_s and budget.fits(facts.duration_s))
     looked_at_s = facts.duration_s if whole and facts.duration_s is not None else longest_s
     return _sound_only(facts, looked_at_s, whole) if facts.video is None else budget.with_frames(looked_at_s, whole)
 

@@ -160,6 +160,35 @@ def test_an_unknown_length_is_planned_to_the_limit_and_said_so() -> None:
     assert planned.windows[0].duration_s == pytest.approx(1024)
 
 
+@pytest.mark.parametrize("size", [None, (1280, 720)])
+@pytest.mark.parametrize(
+    ("duration_s", "max_recording_s", "looked_at_s", "windows"),
+    [
+        (20.0, 20.0, 20.0, 1),
+        (20.0, 10.0, 10.0, 2),
+        (600.0, 300.0, 300.0, 5),
+        (7200.0, 60.0, 60.0, 2),
+        (None, 60.0, 60.0, 1),
+    ],
+)
+def test_at_most_so_many_seconds_are_looked_at_evenly_spread(
+    size: tuple[int, int] | None, duration_s: float | None, max_recording_s: float, looked_at_s: float, windows: int
+) -> None:
+    planned = plan(recording(duration_s, size=size), Media(), 30_000, max_recording_s)
+    assert sum(window.duration_s for window in planned.windows) == pytest.approx(looked_at_s, rel=0.05)
+    assert len(planned.windows) == windows and planned.windows[0].start_s == 0
+    assert planned.coverage == (1.0 if duration_s is None else pytest.approx(looked_at_s / duration_s, rel=0.05))
+
+
+def test_a_limit_beyond_what_fits_changes_nothing() -> None:
+    assert plan(recording(7_200.0), Media(), 30_000, 2_000.0) == plan(recording(7_200.0), Media(), 30_000)
+
+
+@pytest.mark.parametrize("max_recording_s", [0.0, 0.01, 0.08])
+def test_a_limit_below_the_shortest_window_is_that_window(max_recording_s: float) -> None:
+    assert plan(recording(9.0), Media(), 30_000, max_recording_s).windows[0].duration_s == pytest.approx(0.08)
+
+
 def test_a_picture_is_one_frame_without_a_rate() -> None:
     facts = MediaFacts("image", "png_pipe", None, None, VideoStream(0, "png", 4000, 3000, None, 0.0, None))
     planned = plan(facts, Media(image=Image(max_pixels=256 * 1024)), 30_000)
@@ -230,14 +259,16 @@ def check(planned: Plan, facts: MediaFacts, media: Media, budget: int) -> None:
 
 
 @settings(max_examples=400, deadline=None)
-@given(cases())
-def test_no_plan_exceeds_a_budget(case: tuple[MediaFacts, Media, int]) -> None:
+@given(cases(), st.one_of(st.just(math.inf), st.floats(0, 2_000)))
+def test_no_plan_exceeds_a_budget(case: tuple[MediaFacts, Media, int], max_recording_s: float) -> None:
     facts, media, budget = case
     try:
-        planned = plan(facts, media, budget)
+        planned = plan(facts, media, budget, max_recording_s)
     except ItemError as error:
         planned, refused = None, error.code
     if planned is not None:
         check(planned, facts, media, budget)
+        looked_at_s = sum(window.duration_s for window in planned.windows)
+        assert looked_at_s <= max(0.08, max_recording_s) + 1e-6
     else:
         assert refused == "prompt_too_long"
