@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeline.records import JsonObject
@@ -18,21 +19,22 @@ TEMP_SUFFIX = ".tmp"
 def write_atomic(path: Path, data: bytes | memoryview) -> None:
     """Put `data` in the place of `path`.
 
-    Raises OSError with the former content intact; only when the last sync of the folder fails, the new
-    content may be there already, so a repeated call must be harmless.
+    Raises OSError that names the file, with the former content intact; only when the last sync of the folder
+    fails, the new content may be there already, so a repeated call must be harmless.
     """
     temp = path.with_name(f".{path.name}.{os.getpid()}{TEMP_SUFFIX}")
-    try:
-        with open(temp, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temp, path)
-    except BaseException:
-        with suppress(OSError):
-            temp.unlink()
-        raise
-    _sync_folder(path.parent)
+    with _named(path):
+        try:
+            with open(temp, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temp, path)
+        except BaseException:
+            with suppress(OSError):
+                temp.unlink()
+            raise
+        _sync_folder(path.parent)
 
 
 def write_json_atomic(path: Path, data: JsonObject) -> None:
@@ -48,6 +50,17 @@ def remove_stale_temps(folder: Path, prefix: str) -> None:
         if entry.name.startswith(f".{prefix}") and entry.name.endswith(TEMP_SUFFIX):
             with suppress(FileNotFoundError):
                 os.unlink(entry.path)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Let an OSError tell the file: a full disk is met by calls that know no name."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def _sync_folder(folder: Path) -> None:

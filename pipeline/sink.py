@@ -1,13 +1,18 @@
 """The only writer of rows: grows Parquet parts by replacing them whole.
 
 At every moment each item has its one row: a new row goes to the run's open part, a row that replaces another
-goes into the part that holds it. A failed write changes nothing and keeps the rows pending.
+goes into the part that holds it. A failed write changes nothing and keeps the rows pending. Nothing is written into
+a folder that is not the one the sink began in: rows there would be hidden from whoever moved or unmounted it.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -16,8 +21,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.atomic import remove_stale_temps
+from pipeline.lock import check_not_taken
 from pipeline.part import read_part, write_part
 from pipeline.records import LedgerEntry
 from pipeline.row import ARROW_SCHEMA, VerdictRow, as_record
@@ -68,10 +75,10 @@ class _Part:
 
 
 class Sink:
-    """Writes rows into `part-<run_id>-<n>.parquet`; its owner holds the output's lock.
+    """Writes rows into `part-<run_id>-<n>.parquet`; its owner holds the output's lock under the same run_id.
 
     `add` and `commit` may be called from different threads. Only `commit` and `close` write; call `commit`
-    when `due_in_s` says so.
+    when `due_in_s` says so. Holds about 150 bytes per row written, so that a later row of the same item finds it.
     """
 
     def __init__(
@@ -92,8 +99,12 @@ class Sink:
         self._adding = threading.Lock()
         self._writing = threading.Lock()
         self._unreported: list[VerdictRow] = []
+        self._written: dict[bytes, str] = {}  # digest of a key -> the part, other than the open one, with its row
         self._closed = False
         folder.mkdir(parents=True, exist_ok=True)
+        # Held open, so that no folder made later can have the same inode number.
+        self._folder_number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        weakref.finalize(self, os.close, self._folder_number)
         remove_stale_temps(folder, "part-")
         self._open = self._next_part(0)
 
@@ -110,9 +121,9 @@ class Sink:
     def add(self, row: VerdictRow, replaces: LedgerEntry | None = None) -> None:
         """Take a finished row; `committed_at`, `commit_s` and `sla_met` are filled in by `commit`.
 
-        `replaces` is the row whose place it takes, as the ledger told it. A second row of an item that is
-        pending or in the open part takes the first one's place in any case. Raises ValueError if the row does
-        not fit the schema.
+        `replaces` is the row whose place it takes, as the ledger told it. A second row of an item and fingerprint
+        takes the place of the first that this sink was given in any case, be it pending, in the open part or in
+        one that is closed. Raises ValueError if the row does not fit the schema.
         """
         if self._closed:
             raise ValueError("the sink is closed")
@@ -122,6 +133,12 @@ class Sink:
         _struct([row])
         with self._adding:
             self._pending[row.row_id] = _Pending(row, replaces, self._clock())
+
+    def part_of(self, item_id: str, fingerprint: str) -> str | None:
+        """Return the part into which this sink has written the item's row, None if it has written none."""
+        key = item_id, fingerprint
+        with self._writing:
+            return self._open.name if key in self._open.places else self._written.get(_digest(key))
 
     def due_in_s(self) -> float | None:
         """Return in how many seconds `commit` must be called, None while nothing is pending."""
@@ -137,9 +154,11 @@ class Sink:
         """Make every pending row readable; return those that became readable since the last return, stamped.
 
         One part that cannot be written does not hold up the others. Raises OSError at the end; the rows
-        concerned stay pending for the next call.
+        concerned stay pending for the next call. Raises it at once, and writes nothing, if the folder was removed
+        or replaced or another run has taken the output; if the folder comes back, a later call goes on.
         """
         with self._writing:
+            self._check_folder()
             with self._adding:
                 batch = list(self._pending.values())
             failures: list[OSError] = []
@@ -161,6 +180,22 @@ class Sink:
         self._closed = True
         return rows
 
+    def _check_folder(self) -> None:
+        """Raise OSError if the folder is not the one that the sink began in, or another run has taken it."""
+        try:
+            same = os.path.samestat(os.fstat(self._folder_number), os.stat(self._folder))
+        except (FileNotFoundError, NotADirectoryError):
+            same = False
+        if not same:
+            told = "the output folder was removed, moved or replaced during the run"
+            raise OSError(errno.ESTALE, told, str(self._folder))
+        check_not_taken(self._folder, self._run_id)
+
+    def _close_part(self) -> None:
+        """Let new rows go to the next part."""
+        self._written.update((_digest(key), self._open.name) for key in self._open.places)
+        self._open = self._next_part(self._open.number + 1)
+
     def _next_part(self, number: int) -> _Part:
         """Return an empty part whose file does not exist, numbered from `number` on."""
         while (self._folder / (name := f"part-{self._run_id}-{number:05d}.parquet")).exists():
@@ -178,13 +213,23 @@ class Sink:
         swaps: dict[int, _Pending] = {}
         by_part: dict[str, list[_Pending]] = {}
         for key, item in staged.items():
-            if key in self._open.places:
-                swaps[self._open.places[key]] = item
-            elif item.replaces is None or not item.replaces.part:
+            place = self._place_in_open(item)
+            part = self._written.get(_digest(key)) or (item.replaces.part if item.replaces else "")
+            if place is not None:
+                swaps[place] = item
+            elif part in ("", self._open.name):
                 fresh.append(item)
             else:
-                by_part.setdefault(item.replaces.part, []).append(item)
+                by_part.setdefault(part, []).append(item)
         return fresh, swaps, by_part
+
+    def _place_in_open(self, item: _Pending) -> int | None:
+        """Return the place in the open part of the row that an item's row replaces."""
+        part, old = self._open, item.replaces
+        place = part.places.get(item.key)
+        if place is None and old is not None and old.part == part.name:
+            place = pc.index(part.table.column("row_id"), old.row_id).as_py()
+        return None if place == -1 else place
 
     def _supersede(self, old: _Pending, new: _Pending) -> None:
         """Drop a row that was never written; the new one of its item takes the place it was to take."""
@@ -204,7 +249,7 @@ class Sink:
             part = self._open
             room = self._rows_per_part - part.table.num_rows
             if room <= 0 and not swaps:
-                self._open = self._next_part(part.number + 1)
+                self._close_part()
                 continue
             added, fresh = fresh[:room], fresh[room:]
             places = [*swaps, *range(part.table.num_rows, part.table.num_rows + len(added))]
@@ -212,12 +257,13 @@ class Sink:
             new = [item.stamped(now) for item in (*swaps.values(), *added)]
             table = _placed(part.table, new, places)
             write_part(self._folder / part.name, table)
+            kept = {key: place for key, place in part.places.items() if place not in swaps}
             keys = ((row.item_id, row.fingerprint) for row in new)
-            self._open = replace(part, table=table, places=part.places | dict(zip(keys, places, strict=True)))
+            self._open = replace(part, table=table, places=kept | dict(zip(keys, places, strict=True)))
             self._settle(new)
             swaps = {}
         if self._open.table.num_rows >= self._rows_per_part:
-            self._open = self._next_part(self._open.number + 1)
+            self._close_part()
 
     def _write_older(self, part: str, members: list[_Pending], strays: list[_Pending]) -> None:
         """Write an older part with rows swapped; `strays` gets the rows whose old row is not there.
@@ -244,6 +290,7 @@ class Sink:
             now = self._clock()
             new = [item.stamped(now) for item in swaps.values()]
             write_part(path, _placed(table, new, list(swaps)))
+            self._written.update((_digest(item.key), part) for item in swaps.values())
             self._settle(new)
 
     def _settle(self, rows: list[VerdictRow]) -> None:
@@ -252,6 +299,12 @@ class Sink:
             for row in rows:
                 self._pending.pop(row.row_id, None)
             self._unreported.extend(rows)
+
+
+def _digest(key: _Key) -> bytes:
+    """Return 16 bytes that stand for a key."""
+    item_id, fingerprint = key
+    return hashlib.blake2b(f"{fingerprint}\n{item_id}".encode(), digest_size=16).digest()
 
 
 def _struct(rows: Sequence[VerdictRow]) -> Any:
