@@ -3,7 +3,8 @@
 PipelineError
 ├── JobError        the job or the environment is wrong: exit code 2, nothing was screened
 ├── OutputLocked    another run holds the output: exit code 3
-├── EngineLost      the engine died or hangs: exit code 4, everything so far is committed
+├── EngineLost      there is no engine any more: exit code 4, everything so far is committed
+├── EngineDied      the engine died with an item, another is coming: the item is asked again
 └── ItemError       one item failed: it becomes a row with `status=error` and a code from REASONS
 """
 
@@ -90,6 +91,18 @@ _REASONS = (
     Reason(
         "answer_unparsable", "The answer is not the JSON asked for.", True, "Check that the engine supports grammars."
     ),
+    Reason(
+        "engine_lost",
+        "The engine died while it had this item, and the item's time was over before another could answer.",
+        True,
+        "Nothing; it is tried again at the end of the run, or by the next one.",
+    ),
+    Reason(
+        "engine_killed",
+        "The engine died each time it got this item, the last time with nothing beside it.",
+        False,
+        "Keep the file and report it; --retry all tries again after the engine was mended.",
+    ),
     Reason("front_end_lost", "The front-end worker died with this item.", True, "Look for out-of-memory kills."),
     Reason("deadline", "The item's time was over before its answer came.", True, "See the seconds per phase."),
     Reason("internal_error", "An error nobody foresaw.", True, "Report it with the message."),
@@ -117,6 +130,12 @@ class OutputLocked(PipelineError):
 
 class EngineLost(PipelineError):
     """The engine died or stopped stepping; committed rows stay, the rest goes with the next run."""
+
+    exit_code = 4
+
+
+class EngineDied(PipelineError):
+    """The engine died while it had this item; another one is being started."""
 
     exit_code = 4
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -17,8 +18,9 @@ import numpy as np
 from pipeline.errors import ItemError
 from pipeline.hardware.devices import EngineSetup
 from pipeline.job import FrontEnd as FrontEndSettings
-from pipeline.job import Media
+from pipeline.job import Media, Rehearsal
 from pipeline.media.decode import decode
+from pipeline.media.ladder import Forecast, Look, choose, describe, looked_at_s, source_gigapixels
 from pipeline.media.plan import plan
 from pipeline.media.probe import check_file, measured_duration_s, probe
 from pipeline.media.process import opened
@@ -40,6 +42,8 @@ from pipeline.records import (
 T = TypeVar("T")
 
 _READ_BYTES = 1 << 20
+_RECENT = 5
+_LEAST_GIGAPIXELS, _LEAST_HOURS, _LEAST_TOKENS = 0.1, 0.02, 200
 # Below this share of the planned length a recording counts as cut short.
 _COMPLETE = 0.95
 
@@ -53,6 +57,7 @@ class FrontEndSetup:
     media: Media
     limits: FrontEndSettings
     token_budget: int
+    rehearsal: Rehearsal | None = None
 
 
 class FrontEnd:
@@ -61,15 +66,20 @@ class FrontEnd:
     def __init__(self, setup: FrontEndSetup) -> None:
         self._setup = setup
         self.renderer = Renderer(setup.engine, setup.policy)
+        self._work = Work(0.0)
+        self._pace = Pace()
 
-    def prepare(self, item: Item, request_id: str, budget_s: float) -> tuple[Prepared, Any]:
+    def prepare(
+        self, item: Item, request_id: str, budget_s: float, forecast: Forecast | None = None
+    ) -> tuple[Prepared, Any]:
         """Return what is known of the item, and its prompt or None if the item failed.
 
-        `budget_s` is the time left for the item; probe and decode are cut at it. Never raises.
+        `budget_s` is the time left for the item; probe and decode are cut at it. With a forecast, less is looked at
+        if the whole would take longer. Never raises.
         """
-        work = _Work(budget_s)
+        work = self._work = Work(budget_s)
         try:
-            prompt = self._steps(item, request_id, work)
+            prompt = self._steps(item, request_id, work, forecast)
         except ItemError as error:
             return work.failed(error.code, error.message), None
         except Exception as error:
@@ -77,14 +87,18 @@ class FrontEnd:
             return work.failed("internal_error", f"{type(error).__name__}: {str(error)[:300]}"), None
         return work.prepared, prompt
 
+    def so_far(self) -> Prepared:
+        """Return what is known of the item under way, with the seconds of its phases up to now; for another thread."""
+        return self._work.so_far()
+
     def warm_up(self) -> Any:
         """Return the prompt of two synthetic seconds of sound and pictures; loads all that the first item needs."""
         facts, chosen, decoded = _synthetic()
         return self.renderer.render("warm-up", facts, chosen, decoded, 2.0).prompt
 
-    def _steps(self, item: Item, request_id: str, work: _Work) -> Any:
+    def _steps(self, item: Item, request_id: str, work: Work, forecast: Forecast | None) -> Any:
         limits = self._setup.limits
-        digest = work.timed("fetch_s", lambda: _fetch(item.path))
+        digest = work.timed("fetch_s", lambda: fetch(item.path))
         work.learn(content_sha256=digest)
         facts = work.timed("probe_s", lambda: probe(item.path, work.at_most(limits.probe_timeout_s)))
         if facts.duration_s is None and facts.kind != "image":
@@ -94,11 +108,14 @@ class FrontEnd:
             )
             facts = replace(facts, duration_s=measured_s)
         work.learn(facts=facts, duration_s=facts.duration_s)
-        chosen = work.timed("plan_s", lambda: plan(facts, self._setup.media, self._setup.token_budget))
+        look, chosen = work.timed("plan_s", lambda: self._look(facts, forecast, work.left_s()))
         work.learn(plan=chosen, coverage=chosen.coverage)
+        if look.given_up:
+            work.learn(short_answer=look.short_answer, lesser_look=describe(look))
         decoded = work.timed(
             "decode_s", lambda: decode(item.path, facts, chosen, work.at_most(limits.decode_timeout_s))
         )
+        self._pace.decoded(facts, chosen, work.prepared.phases.decode_s or 0.0)
         _check_senses(facts, decoded)
         duration_s, coverage = _length(facts, chosen, decoded)
         tokens = expected_tokens(decoded, chosen)
@@ -111,26 +128,72 @@ class FrontEnd:
             warnings=decoded.warnings,
         )
         rendered = work.timed("render_s", lambda: self.renderer.render(request_id, facts, chosen, decoded, duration_s))
-        work.learn(prompt_tokens=rendered.prompt_tokens)
+        self._pace.rendered(tokens.audio + tokens.video, work.prepared.phases.render_s or 0.0)
+        work.learn(prompt_tokens=rendered.prompt_tokens, prompt_bytes=_prompt_bytes(decoded))
         return rendered.prompt
 
+    def _look(self, facts: MediaFacts, forecast: Forecast | None, left_s: float) -> tuple[Look, Plan]:
+        media, budget = self._setup.media, self._setup.token_budget
+        if forecast is None:
+            return Look("full", media), plan(facts, media, budget)
+        return choose(facts, media, budget, self._pace.applied(forecast), left_s)
 
-class _Work:
+
+class Pace:
+    """How fast this worker decodes and renders, learned from its items; the slower of the last few counts."""
+
+    def __init__(self) -> None:
+        self._per_gigapixel: deque[float] = deque(maxlen=_RECENT)
+        self._per_hour: deque[float] = deque(maxlen=_RECENT)
+        self._per_kilotoken: deque[float] = deque(maxlen=_RECENT)
+
+    def decoded(self, facts: MediaFacts, chosen: Plan, spent_s: float) -> None:
+        """Learn from a decode; what is too short tells only how long ffmpeg takes to start."""
+        gigapixels, hours = source_gigapixels(facts, chosen), looked_at_s(chosen) / 3600
+        if facts.video is not None and gigapixels >= _LEAST_GIGAPIXELS:
+            self._per_gigapixel.append(spent_s / gigapixels)
+        elif facts.video is None and hours >= _LEAST_HOURS:
+            self._per_hour.append(spent_s / hours)
+
+    def rendered(self, tokens: int, spent_s: float) -> None:
+        """Learn from a rendering."""
+        if tokens >= _LEAST_TOKENS:
+            self._per_kilotoken.append(spent_s * 1000 / tokens)
+
+    def applied(self, forecast: Forecast) -> Forecast:
+        """Return the forecast with what was learned in place of what was assumed."""
+        return replace(
+            forecast,
+            decode_s_per_gigapixel=max(self._per_gigapixel, default=forecast.decode_s_per_gigapixel),
+            sound_decode_s_per_hour=max(self._per_hour, default=forecast.sound_decode_s_per_hour),
+            render_s_per_kilotoken=max(self._per_kilotoken, default=forecast.render_s_per_kilotoken),
+        )
+
+
+class Work:
     """What is known of one item so far, and the time it may still take."""
 
     def __init__(self, budget_s: float) -> None:
         self._ends_at = time.monotonic() + budget_s
+        self._under_way: tuple[str, float] | None = None
         self.prepared = Prepared(phases=Phases())
 
     def timed(self, phase: str, step: Callable[[], T]) -> T:
         """Run one phase and note its seconds, also when it fails."""
-        started = time.monotonic()
+        self._under_way = phase, time.monotonic()
         try:
             return step()
         finally:
-            spent_s = (getattr(self.prepared.phases, phase) or 0.0) + time.monotonic() - started
-            phases = replace(self.prepared.phases, **{phase: spent_s})
-            self.prepared = replace(self.prepared, phases=phases)
+            self.prepared, self._under_way = self.so_far(), None
+
+    def so_far(self) -> Prepared:
+        """Return what is known, with the seconds of the phase under way."""
+        prepared, under_way = self.prepared, self._under_way
+        if under_way is None:
+            return prepared
+        phase, started = under_way
+        spent_s = (getattr(prepared.phases, phase) or 0.0) + time.monotonic() - started
+        return replace(prepared, phases=replace(prepared.phases, **{phase: spent_s}))
 
     def learn(self, **facts: Any) -> None:
         self.prepared = replace(self.prepared, **facts)
@@ -138,16 +201,19 @@ class _Work:
     def failed(self, code: str, message: str) -> Prepared:
         return replace(self.prepared, error_code=code, error_message=message)
 
+    def left_s(self) -> float:
+        return self._ends_at - time.monotonic()
+
     def at_most(self, limit_s: float) -> float:
         """Return the shorter of a limit and the time left. Raises ItemError `deadline` if none is left."""
-        left_s = self._ends_at - time.monotonic()
+        left_s = self.left_s()
         if left_s <= 0:
             raise ItemError("deadline", "the item's time was over in the front end")
         return min(limit_s, left_s)
 
 
-def _fetch(path: bytes) -> str:
-    """Return the SHA-256 (hex) of the file's bytes; the file is checked before it is opened."""
+def fetch(path: bytes) -> str:
+    """Return the SHA-256 (hex) of the file's bytes; the file is checked before it is opened. Raises ItemError."""
     check_file(path)
     digest = hashlib.sha256()
     with opened(path) as fd:
@@ -158,6 +224,12 @@ def _fetch(path: bytes) -> str:
         except OSError as error:
             raise ItemError("source_unreadable", f"reading the file failed: {error.strerror}") from error
     return digest.hexdigest()
+
+
+def _prompt_bytes(decoded: Decoded) -> int:
+    """Return what patches and features of this sound and these frames take as float32: 4 bytes a colour value, 128 mel
+    bins for 160 samples; half as much where the engine takes bfloat16."""
+    return 4 * decoded.frames.size + 4 * 128 * len(decoded.pcm) // 160
 
 
 def _check_senses(facts: MediaFacts, decoded: Decoded) -> None:
@@ -177,7 +249,7 @@ def _length(facts: MediaFacts, chosen: Plan, decoded: Decoded) -> tuple[float | 
     if facts.duration_s is None:
         ended = decoded.decoded_s < planned_s
         return (decoded.decoded_s, 1.0) if ended else (None, None)
-    whole = len(chosen.windows) == 1 and decoded.decoded_s >= _COMPLETE * planned_s
+    whole = len(chosen.windows) == 1 and chosen.coverage == 1.0 and decoded.decoded_s >= _COMPLETE * planned_s
     if whole:
         return decoded.decoded_s, chosen.coverage
     found = min(1.0, decoded.decoded_s / planned_s) if planned_s > 0 else 0.0

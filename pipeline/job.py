@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,6 +13,8 @@ from pipeline.errors import JobError, nearest
 from pipeline.records import VERDICTS, JsonObject, Verdict
 from pipeline.settings_io import Settings, parse_yaml, read_yaml, validate
 from pipeline.uri import absolute as absolute_path
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).parent / "embedded" / "checkpoint"
@@ -85,6 +87,12 @@ class Engine(Settings):
     render_in: Literal["auto", "front_end", "engine"] = "auto"
     """Who makes features and tokens: the front-end workers, or the engine's thread (for vLLM versions that take no
     ready inputs); `auto` prefers the workers."""
+    stall_s: float = Field(default=60.0, ge=1)
+    """An engine that has work and has not stepped for so long is started anew, seconds."""
+    max_restarts: int = Field(default=10, ge=0)
+    """How often in a row, without an answer between, the engine is started anew before the run ends."""
+    max_growth_gib: float = Field(default=16.0, gt=0)
+    """Host memory that the engine's process may gain since its start before it is started anew, GiB."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """More arguments of vLLM's `EngineArgs`, passed on as they are."""
 
@@ -209,6 +217,48 @@ class Answer(Settings):
     """0 gives the likeliest answer each time."""
 
 
+class Faults(Settings):
+    """Shares of the items that something befalls in a rehearsal, each item at most one thing."""
+
+    slow: Share = 0.0
+    """Its answer takes `slow_s`."""
+    hang: Share = 0.0
+    """Its answer never comes."""
+    garbage: Share = 0.0
+    """Its answer is no JSON."""
+    engine_dies: Share = 0.0
+    """The engine's process dies the first time it gets the item."""
+    engine_stalls: Share = 0.0
+    """The engine stops stepping the first time it gets the item."""
+    poison: Share = 0.0
+    """The engine's process dies each time it gets the item."""
+    front_end_dies: Share = 0.0
+    """The front-end worker dies the first time it gets the item."""
+    front_end_hangs: Share = 0.0
+    """The front-end worker never finishes the item."""
+
+    @model_validator(mode="after")
+    def _one_at_most(self) -> Self:
+        if sum(self.model_dump().values()) > 1:
+            raise ValueError("the shares add up to more than 1")
+        return self
+
+
+class Rehearsal(Settings):
+    """A run without ffmpeg and model: files are read and rows written, but nobody looks. It shows what a source, an
+    output, a schedule and a dashboard do, also when things go wrong; every verdict is `review`."""
+
+    front_end_s: float = Field(default=0.0, ge=0, le=3600)
+    """Time the front end takes for an item."""
+    answer_s: float = Field(default=0.05, ge=0, le=3600)
+    """Time an answer takes; `engine.max_num_seqs` are made at once."""
+    slow_s: float = Field(default=5.0, ge=0, le=3600)
+    """Time a slow answer takes."""
+    seed: int = 0
+    """Another seed strikes other items."""
+    faults: Faults = Faults()
+
+
 class Job(Settings):
     """One run: what to screen, by which policy, with which model, into which dataset."""
 
@@ -226,6 +276,8 @@ class Job(Settings):
     sla: Sla = Sla()
     accept: Accept = Accept()
     canary: Canary = Canary()
+    rehearsal: Rehearsal | None = None
+    """Set it to rehearse the run without a model; rows of rehearsals do not mix with others."""
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:

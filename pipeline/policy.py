@@ -111,8 +111,8 @@ def prompt_digest(policy: Policy) -> str:
 _LONGEST_WORD = max(len(verdict) for verdict in VERDICTS)
 
 
-def answer_schema(policy: Policy) -> JsonObject:
-    """Return the JSON schema that the answer is generated under.
+def answer_schema(policy: Policy, max_chars: int | None = None) -> JsonObject:
+    """Return the JSON schema that the answer is generated under, the rationale of at most `max_chars` characters.
 
     The labels come before the verdict so that the verdict follows from what was found. xgrammar takes a string of
     limited length as characters without quotes, backslashes and line ends: no escapes, so its length in bytes, and
@@ -127,7 +127,11 @@ def answer_schema(policy: Policy) -> JsonObject:
             "additionalProperties": False,
         },
         "verdict": {"type": "string", "enum": list(VERDICTS)},
-        "rationale": {"type": "string", "minLength": 1, "maxLength": policy.rationale.max_chars},
+        "rationale": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": min(policy.rationale.max_chars, max_chars or 2**31),
+        },
     }
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 

@@ -40,6 +40,8 @@ class Tally:
     good_spans: Histogram = field(default_factory=Histogram)
     audio_tokens: int = 0
     video_tokens: int = 0
+    held_s: dict[str, float] = field(default_factory=dict)
+    """Seconds in which the next item was held back, by what: `engine`, `items`, `object store`, `memory`, …"""
     began: float | None = None
     """When screening began (monotonic seconds); the engine's start does not count into the rate."""
 

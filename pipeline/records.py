@@ -134,7 +134,11 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the front end knows of an item, without the tensors; `error` is set when there is nothing to ask."""
+    """What the front end knows of an item, without the tensors; `error` is set when there is nothing to ask.
+
+    `prompt_bytes` is about what the prompt takes in the object store. `lesser_look` says what was given up so that
+    the item can be answered in its time, None if nothing; `short_answer` asks the engine for one.
+    """
 
     phases: Phases
     content_sha256: str | None = None
@@ -145,6 +149,9 @@ class Prepared:
     audio_tokens: int = 0
     video_tokens: int = 0
     prompt_tokens: int = 0
+    prompt_bytes: int = 0
+    short_answer: bool = False
+    lesser_look: str | None = None
     coverage: float | None = None
     warnings: tuple[str, ...] = ()
     error_code: str | None = None

@@ -27,6 +27,8 @@ from pipeline.row import SCHEMA_VERSION
 _LEAST_MEDIA_TOKENS = 64
 # Beyond the thinking budget: the tokens that close it.
 _CLOSING_TOKENS = 16
+# A short answer's rationale, characters.
+_SHORT_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,13 @@ class Resolved:
             media=self.job.media,
             limits=self.job.front_end,
             token_budget=self.token_budget,
+            rehearsal=self.job.rehearsal,
         )
+
+    @property
+    def model(self) -> str:
+        """Return how rows name the model."""
+        return self.checkpoint.label() if self.job.rehearsal is None else "none (rehearsal)"
 
     @property
     def workers(self) -> int:
@@ -71,6 +79,7 @@ def resolve(job: Job) -> Resolved:
     calibration = fitting(checkpoint.calibration, policy)
     form = AnswerForm(
         schema=answer_schema(policy),
+        short_schema=answer_schema(policy, _SHORT_CHARS),
         max_tokens=job.answer.max_tokens or longest_answer_tokens(policy),
         reasoning_max_tokens=job.answer.reasoning_max_tokens if checkpoint.reasoning else 0,
         temperature=job.answer.temperature,
@@ -85,7 +94,7 @@ def resolve(job: Job) -> Resolved:
         form=form,
         token_budget=budget,
         calibration=calibration,
-        canaries=find_canaries(job, policy, checkpoint),
+        canaries=find_canaries(job, policy, checkpoint) if job.rehearsal is None else (),
         fingerprint=_fingerprint(job, policy, checkpoint, engine, budget, calibration),
     )
 
@@ -93,7 +102,7 @@ def resolve(job: Job) -> Resolved:
 def _guarded(job: Job, policy: Policy, checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint, marked if it is used for what it was not trained for. Raises JobError unless allowed."""
     unfit = checkpoint.unfit_for(policy, job.media)
-    if unfit is None:
+    if unfit is None or job.rehearsal is not None:
         return checkpoint
     if not job.model.allow_untrained_policy:
         raise JobError(
@@ -143,5 +152,5 @@ def _fingerprint(
         "token_budget": token_budget,
         "calibration": calibration.model_dump(mode="json") if calibration else None,
         "schema": SCHEMA_VERSION,
-    }
+    } | ({"rehearsal": True} if job.rehearsal else {})
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 
 from pipeline import stopping
+from pipeline.admission import Admission, Lanes
 from pipeline.atomic import write_json_atomic
 from pipeline.canary import NO_CANARIES, Report, as_facts, ask_canaries, failure_table
-from pipeline.driver import Driver
+from pipeline.deadline import ItemClock
+from pipeline.driver import Driver, Intake
 from pipeline.errors import EngineLost
 from pipeline.events import EventLog
 from pipeline.job import Job
@@ -34,12 +36,12 @@ from pipeline.lock import lock_output, run_folder
 from pipeline.progress import Progress, Tally, open_progress
 from pipeline.records import Item, JsonObject
 from pipeline.resolve import Resolved, resolve
-from pipeline.screening import Clock, Screener
+from pipeline.screening import Screener
 from pipeline.selection import EVERYTHING, Selection
 from pipeline.sink import Sink, steady_utc
 from pipeline.source import check_source, id_key, list_items
 from pipeline.summary import Ending, Means, Missing, gather_missing
-from pipeline.verdict import RunFacts
+from pipeline.verdict import Outcome, RunFacts
 
 if TYPE_CHECKING:
     from pipeline.workers import Workers
@@ -54,6 +56,11 @@ _ENDINGS = {
 }
 _REFRESH_S = 0.5
 _LIST_BATCH = 64
+_OBJECT_STORE_BYTES = 2 * 2**30
+# Beyond it Ray would spill prompts to disk.
+_PROMPTS_BYTES = _OBJECT_STORE_BYTES * 6 // 10
+# Host memory left free, so that no worker is the kernel's next victim.
+_RESERVE_BYTES = 2**30
 
 
 class Worklist:
@@ -106,7 +113,7 @@ def run_job(job: Job, console: Console, selection: Selection = EVERYTHING) -> in
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     with lock_output(job.output.path, run_id) as dead:
         ledger = read_ledger(job.output.path)
-        model = resolved.checkpoint.label()
+        model = resolved.model
         about = describe(resolved.policy.id, resolved.policy.version, model)
         check_fingerprints(ledger, resolved.fingerprint, job.output.on_change, about)
         folder = run_folder(job.output.path, run_id)
@@ -165,17 +172,23 @@ async def _screen_all(
     scratch: str,
 ) -> tuple[int | None, JsonObject]:
     """Start the workers and screen everything; return the exit code of a run that ended early, and what it cost."""
-    from pipeline.workers import Workers, start_ray
+    from pipeline.workers import Keeping, Workers, start_ray
 
     job, begun = resolved.job, time.monotonic()
     stop = asyncio.Event()
-    progress.say(f"{job.name}: starting {resolved.checkpoint.label()} and {resolved.workers} front-end workers")
+    progress.say(f"{job.name}: starting {resolved.model} and {resolved.workers} front-end workers")
     _stop_on_signals(stop)
-    start_ray(resolved.workers, resolved.engine.device, scratch)
+    start_ray(resolved.workers, resolved.engine.device, scratch, _OBJECT_STORE_BYTES)
     _stop_on_signals(stop)  # Ray has set handlers of its own meanwhile
     counting = asyncio.get_running_loop().run_in_executor(None, lambda: sum(1 for _ in list_items(job.source)))
     try:
-        workers = await _unless_stopped(stop, Workers.start(resolved.front_end, resolved.form, resolved.workers))
+        keeping = Keeping(
+            stall_s=job.engine.stall_s,
+            max_restarts=job.engine.max_restarts,
+            max_growth_bytes=round(job.engine.max_growth_gib * 2**30),
+        )
+        starting = Workers.start(resolved.front_end, resolved.form, resolved.workers, keeping, events)
+        workers = await _unless_stopped(stop, starting)
         if workers is None:
             return STOPPED, {}
         start_s = time.monotonic() - begun
@@ -208,9 +221,12 @@ async def _ask_canaries(resolved: Resolved, workers: Workers, events: EventLog, 
         return Report()
     name, sla_s = resolved.job.name, resolved.job.sla.per_item_s
     screener, now = Screener(workers, resolved.policy, events), steady_utc()
-    report = await ask_canaries(
-        resolved.canaries, lambda item: screener.screen(item, Clock(sla_s, now)), resolved.calibration, sla_s
-    )
+
+    async def screen(item: Item) -> Outcome:
+        outcome, _ = await screener.screen(item, ItemClock(sla_s, 0.0, now=now))
+        return outcome
+
+    report = await ask_canaries(resolved.canaries, screen, resolved.calibration, sla_s)
     events.write("canaries", **report.summary(), results=[as_facts(result) for result in report.results])
     if report.failed:
         progress.show(failure_table(report))
@@ -244,7 +260,7 @@ async def _drive(
         _run_facts(resolved, run_id, workers.description),
         tally,
         events,
-        credits=job.engine.max_num_seqs + resolved.workers,
+        intake=_intake(resolved),
         commit_every_s=job.output.commit_every_s,
         now=now,
     )
@@ -271,13 +287,25 @@ async def _show(progress: Progress, tally: Tally) -> None:
         await asyncio.sleep(_REFRESH_S)
 
 
+def _intake(resolved: Resolved) -> Intake:
+    """Return what admits items: two rounds of the engine's at most, far fewer until it has shown its speed."""
+    admission = Admission(
+        sla_s=resolved.job.sla.per_item_s,
+        most_items=2 * resolved.job.engine.max_num_seqs + resolved.workers,
+        first_items=resolved.workers + 1,
+        store_bytes=_PROMPTS_BYTES,
+        reserve_bytes=_RESERVE_BYTES,
+    )
+    return Intake(admission, Lanes(resolved.workers))
+
+
 def _run_facts(resolved: Resolved, run_id: str, engine: str) -> RunFacts:
     return RunFacts(
         run_id=run_id,
         job_name=resolved.job.name,
         fingerprint=resolved.fingerprint,
         policy=resolved.policy,
-        model=resolved.checkpoint.label(),
+        model=resolved.model,
         engine=engine,
         accel_patches=(),
         sla_s=resolved.job.sla.per_item_s,
@@ -338,7 +366,7 @@ def _identity(resolved: Resolved, run_id: str, selection: Selection) -> JsonObje
         "run_id": run_id,
         "job": resolved.job.model_dump(mode="json"),
         "fingerprint": resolved.fingerprint,
-        "model": resolved.checkpoint.label(),
+        "model": resolved.model,
         "calibrated": resolved.calibration is not None,
         **selection.facts(),
     }

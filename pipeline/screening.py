@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pipeline.errors import ItemError
+from pipeline.deadline import ItemClock, where_time_went
+from pipeline.errors import EngineDied, ItemError
 from pipeline.events import EventLog
+from pipeline.media.ladder import Forecast
 from pipeline.policy import Policy
 from pipeline.records import Completion, Item, Phases, Prepared
 from pipeline.tokens import MediaTokens, check_tokens
@@ -19,28 +19,33 @@ from pipeline.verdict import Outcome, parse_answer
 if TYPE_CHECKING:
     from pipeline.workers import FreeFrontEnd, Workers
 
-_ATTEMPTS = 2
-# A worker that overruns its budget by this much is stuck and gets killed.
-_GRACE_S = 5.0
+DEATHS_BEFORE_ALONE = 2
+"""An item that the engine died with so often is tried with nothing beside it."""
+# A worker has so much less than the item: if it overruns that, it is stuck and gets killed in time for the row.
+_GRACE_S = 2.0
 
 
-class Clock:
-    """One item's time: it starts when its bytes are first pulled and ends early enough to write the row."""
+@dataclass(frozen=True, slots=True)
+class History:
+    """What an item has gone through before: tries, and how often the engine died with it."""
 
-    def __init__(self, budget_s: float, now: Callable[[], datetime]) -> None:
-        self._budget_s = budget_s
-        self._now = now
-        self._started = time.monotonic()
-        self.admitted_at = now()
-        self._running = False
+    tries: int = 0
+    deaths: int = 0
 
-    def start(self) -> None:
-        """Start, unless an earlier attempt has."""
-        if not self._running:
-            self._running, self._started, self.admitted_at = True, time.monotonic(), self._now()
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else may be in the engine beside it."""
+        return self.deaths >= DEATHS_BEFORE_ALONE
 
-    def left_s(self) -> float:
-        return self._budget_s - (time.monotonic() - self._started)
+
+class Watcher(Protocol):
+    """Tells what an item's time will be spent on, and hears what the front end made of it."""
+
+    def forecast(self, item: Item) -> Forecast:
+        """Return how long the engine will take, now."""
+
+    def prepared(self, item: Item, prepared: Prepared) -> None:
+        """Hear of an item before the engine is asked."""
 
 
 class Screener:
@@ -51,45 +56,92 @@ class Screener:
         self._policy = policy
         self._events = events
 
-    async def screen(self, item: Item, clock: Clock) -> Outcome:
-        """Return how the item ended, tried again if a worker died with it. Raises EngineLost."""
-        for attempt in range(1, _ATTEMPTS + 1):
-            request_id = f"{item.item_id}-{attempt}"
-            async with self._workers.free_front_end() as front_end:
-                clock.start()
-                outcome, prompt = await self._prepare(front_end, item, request_id, clock)
-            if outcome.reason != "front_end_lost":
-                break
-            self._events.write("front_end_lost", item_id=item.item_id, uri=item.uri, message=outcome.message)
-        if prompt is not None:
-            outcome = await self._ask(request_id, outcome, prompt, clock)
-        return replace(outcome, attempts=attempt)
+    async def screen(
+        self,
+        item: Item,
+        clock: ItemClock,
+        history: History = History(),
+        watcher: Watcher | None = None,
+    ) -> tuple[Outcome, History]:
+        """Return how the item ended and what it has gone through, tried again if a worker or the engine died with it.
 
-    async def _prepare(self, front_end: FreeFrontEnd, item: Item, request_id: str, clock: Clock) -> tuple[Outcome, Any]:
-        """Return what the front end made of the item: an outcome so far, and the prompt unless it failed."""
-        budget_s = max(0.0, clock.left_s())
+        Without a `watcher` the whole is looked at, however long it takes. Raises EngineLost.
+        """
+        forecast = watcher.forecast if watcher else lambda _: None
+        async with self._workers.free_front_end() as front_end:
+            # The clock must not run while there is nobody to ask.
+            await self._workers.engine_ready()
+            clock.start()
+            history = replace(history, tries=history.tries + 1)
+            outcome, prompt = await self._prepare(front_end, item, _request(item, history), clock, forecast(item))
+        if outcome.reason == "front_end_lost":
+            self._events.write("front_end_lost", item_id=item.item_id, uri=item.uri, message=outcome.message)
+            history = replace(history, tries=history.tries + 1)
+            outcome, prompt = await self._prepared_again(item, outcome, _request(item, history), clock, forecast(item))
+        if watcher is not None:
+            watcher.prepared(item, outcome.prepared)
+        if prompt is not None:
+            outcome, history = await self._answer(item, outcome, prompt, clock, history)
+        if outcome.reason == "deadline":
+            spent = where_time_went(outcome.phases, clock.elapsed_s)
+            outcome = replace(outcome, message=f"{outcome.message}; {spent}")
+        return replace(outcome, attempts=history.tries), history
+
+    async def _prepared_again(
+        self, item: Item, lost: Outcome, request_id: str, clock: ItemClock, forecast: Forecast | None
+    ) -> tuple[Outcome, Any]:
+        """Return what another front-end worker made of the item; `lost` if none is free within the item's time."""
         try:
-            prepared, prompt = await asyncio.wait_for(
-                front_end.prepare(item, request_id, budget_s), budget_s + _GRACE_S
-            )
+            async with self._workers.free_front_end(clock.left_s()) as front_end:
+                return await self._prepare(front_end, item, request_id, clock, forecast)
+        except TimeoutError:
+            return lost, None
+
+    async def _prepare(
+        self, front_end: FreeFrontEnd, item: Item, request_id: str, clock: ItemClock, forecast: Forecast | None
+    ) -> tuple[Outcome, Any]:
+        """Return what the front end made of the item: an outcome so far, and the prompt unless it failed."""
+        left_s = clock.left_s()
+        budget_s = max(left_s / 2, left_s - _GRACE_S)
+        try:
+            prepared, prompt = await asyncio.wait_for(front_end.prepare(item, request_id, budget_s, forecast), left_s)
         except ItemError as error:
             return failed(Prepared(phases=Phases()), error.code, error.message), None
         except TimeoutError:
-            front_end.kill()
-            message = f"the front-end worker did not finish within {budget_s:.0f} s and was killed"
-            return failed(Prepared(phases=Phases()), "deadline", message), None
+            known = await front_end.kill()
+            message = f"the front-end worker did not finish within {left_s:.0f} s and was killed"
+            return failed(known, "deadline", message), None
         if prepared.error_code is not None:
             return failed(prepared, prepared.error_code, prepared.error_message or ""), None
         return Outcome(prepared=prepared, attempts=0, phases=prepared.phases), prompt
 
-    async def _ask(self, request_id: str, outcome: Outcome, prompt: Any, clock: Clock) -> Outcome:
-        """Return the outcome with the engine's answer, or with the reason why there is none."""
-        asked = time.monotonic()
-        try:
-            completion = await self._workers.ask(request_id, prompt, max(0.1, clock.left_s()))
-        except ItemError as error:
-            waited = replace(outcome.phases, wait_s=time.monotonic() - asked)
-            return replace(failed(outcome.prepared, error.code, error.message), phases=waited)
+    async def _answer(
+        self, item: Item, outcome: Outcome, prompt: Any, clock: ItemClock, history: History
+    ) -> tuple[Outcome, History]:
+        """Return the outcome with the engine's answer, or why there is none; an item is asked again if the engine died.
+
+        An item that was tried alone is then the one that killed it.
+        """
+        asked, lost = time.monotonic(), ""
+        while True:
+            try:
+                return await self._ask(_request(item, history), outcome, prompt, clock, asked), history
+            except EngineDied as error:
+                lost = str(error)
+                history = replace(history, deaths=history.deaths + 1)
+                self._events.write("engine_lost", item_id=item.item_id, uri=item.uri, deaths=history.deaths)
+                code = _after_death(history)
+            except ItemError as error:
+                code, lost = error.code, f"{lost}; {error.message}" if lost else error.message
+            if code is not None:
+                waited = replace(outcome.phases, wait_s=time.monotonic() - asked)
+                return replace(failed(outcome.prepared, code, lost), phases=waited), history
+            history = replace(history, tries=history.tries + 1)
+
+    async def _ask(self, request_id: str, outcome: Outcome, prompt: Any, clock: ItemClock, asked: float) -> Outcome:
+        """Return the outcome with the engine's answer, checked and parsed. Raises ItemError, EngineDied, EngineLost."""
+        short = outcome.prepared.short_answer
+        completion = await self._workers.ask(request_id, prompt, max(0.1, clock.left_s()), short)
         answered = time.monotonic()
         outcome = replace(outcome, completion=completion, phases=_phases(outcome.phases, completion, answered - asked))
         prepared = outcome.prepared
@@ -103,6 +155,18 @@ class Screener:
             return replace(outcome, status="error", reason=error.code, message=error.message)
         parsed = replace(outcome.phases, parse_s=time.monotonic() - answered)
         return replace(outcome, answer=answer, phases=parsed)
+
+
+def _request(item: Item, history: History) -> str:
+    """Return the engine's name for this try; no two tries of a run have the same."""
+    return f"{item.item_id}-{history.tries}"
+
+
+def _after_death(history: History) -> str | None:
+    """Return the code of an item that the engine has just died with, None if it is asked again at once."""
+    if history.deaths > DEATHS_BEFORE_ALONE:
+        return "engine_killed"
+    return "engine_lost" if history.alone else None
 
 
 def failed(prepared: Prepared, code: str, message: str) -> Outcome:

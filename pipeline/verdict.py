@@ -190,6 +190,8 @@ def _degradation(prepared: Prepared) -> tuple[bool, str | None, str | None]:
     """Return (degraded, reason, message) of an item that was answered."""
     if prepared.warnings:
         return True, "partial_decode", "; ".join(prepared.warnings)[:1000]
+    if prepared.lesser_look is not None:
+        return True, "reduced_look", prepared.lesser_look
     if prepared.coverage is None:
         return True, "partial_coverage", "the recording goes on after the part looked at; its header gives no length"
     if prepared.coverage < 1.0:

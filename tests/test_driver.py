@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.driver import Driver
+from pipeline.admission import Admission, Lanes
+from pipeline.driver import Driver, Intake
 from pipeline.errors import EngineLost, ItemError
 from pipeline.events import EventLog
 from pipeline.ledger import Todo
@@ -44,21 +45,28 @@ class Scripted:
         self.killed = 0
 
     @asynccontextmanager
-    async def free_front_end(self) -> AsyncIterator[Scripted]:
+    async def free_front_end(self, timeout_s: float | None = None) -> AsyncIterator[Scripted]:
         yield self
 
-    async def prepare(self, item: Item, request_id: str, budget_s: float) -> tuple[Prepared, Any]:
+    async def prepare(self, item: Item, request_id: str, budget_s: float, forecast: Any = None) -> tuple[Prepared, Any]:
         result = self._prepare(item)
         if asyncio.iscoroutine(result):
             result = await result
         return result, None if result.error_code else request_id
 
-    async def ask(self, request_id: str, prompt: Any, timeout_s: float) -> Completion:
+    async def ask(self, request_id: str, prompt: Any, timeout_s: float, short: bool = False) -> Completion:
         result: Completion = self._ask(request_id)
         return result
 
-    def kill(self) -> None:
+    async def kill(self) -> Prepared:
         self.killed += 1
+        return Prepared(phases=Phases(decode_s=1.5))
+
+    async def engine_ready(self) -> None:
+        pass
+
+    def engine_is_up(self) -> bool:
+        return True
 
 
 def items(count: int) -> list[Item]:
@@ -95,7 +103,9 @@ def drive(
                 replace(facts, sla_s=sla_s),
                 Counting(),
                 events,
-                credits=2,
+                intake=Intake(
+                    Admission(sla_s=sla_s, most_items=2, first_items=2, store_bytes=2**30, reserve_bytes=0), Lanes(2)
+                ),
                 commit_every_s=0.5,
                 now=lambda: datetime.now(UTC),
             )
@@ -175,7 +185,6 @@ def test_the_journal_tells_a_routed_item_from_a_failed_and_a_degraded_one(tmp_pa
 def test_a_stuck_worker_is_killed_and_its_item_gets_a_deadline_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.screening._GRACE_S", 0.1)
     workers = Scripted(lambda item: asyncio.sleep(60, READY) if item.item_id == "item0" else READY)
     rows = drive(tmp_path, workers, 2, sla_s=2.0)
     assert (rows["item0"].status, rows["item0"].reason, rows["item0"].verdict) == ("deadline", "deadline", "reject")

@@ -11,9 +11,11 @@ from pipeline.records import Completion, JsonObject
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """How every answer of a run is generated; `schema` is the JSON schema it must match."""
+    """How every answer of a run is generated; `schema` is the JSON schema it must match, `short_schema` that of an
+    answer that has to be quick."""
 
     schema: JsonObject
+    short_schema: JsonObject
     max_tokens: int
     reasoning_max_tokens: int
     temperature: float
@@ -29,13 +31,30 @@ class EngineStats:
     steps: int
     finished: int
     aborted: int
+    unfinished: int = 0
+    """Requests that wait or run."""
+    cache_used: float = 0.0
+    """Share of the KV cache's blocks that requests hold."""
+
+    def plus(self, other: EngineStats) -> EngineStats:
+        """Return the account of two engines, one after the other; what is now is that of `other`."""
+        return EngineStats(
+            step_s=self.step_s + other.step_s,
+            outside_s=self.outside_s + other.outside_s,
+            idle_s=self.idle_s + other.idle_s,
+            steps=self.steps + other.steps,
+            finished=self.finished + other.finished,
+            aborted=self.aborted + other.aborted,
+            unfinished=other.unfinished,
+            cache_used=other.cache_used,
+        )
 
 
 class Engine(Protocol):
     """An engine that runs requests together and answers each when it is done."""
 
-    def submit(self, request_id: str, prompt: Any) -> Future[Any]:
-        """Take one prompt; the future gives the engine's own output, to be read with `completion`.
+    def submit(self, request_id: str, prompt: Any, short: bool = False) -> Future[Any]:
+        """Take one prompt, and ask for a short answer if `short`; the future gives the engine's own output, to be read with `completion`.
 
         It raises ItemError for this request alone, EngineLost if the engine died.
         """

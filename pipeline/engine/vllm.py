@@ -29,6 +29,7 @@ _THINK_END = "</think>"
 class _Add:
     request_id: str
     prompt: Any
+    short: bool
     future: Future[RequestOutput]
 
 
@@ -49,7 +50,7 @@ class VllmEngine:
         self._placeholders = placeholder_ids(self._llm.llm_engine.model_config.hf_config)
         self._texts: dict[int, str] = {}
         self._think_end = self._tokenizer.convert_tokens_to_ids(_THINK_END) if setup.reasoning else None
-        self._sampling = _sampling(form, setup.reasoning)
+        self._sampling = {short: _sampling(form, setup.reasoning, short) for short in (False, True)}
         self._device = setup.device
         self._inbox: queue.SimpleQueue[_Add | _Abort | None] = queue.SimpleQueue()
         self._waiting: dict[str, Future[RequestOutput]] = {}
@@ -59,10 +60,10 @@ class VllmEngine:
         self._thread = threading.Thread(target=self._run, name="engine-steps", daemon=True)
         self._thread.start()
 
-    def submit(self, request_id: str, prompt: Any) -> Future[RequestOutput]:
+    def submit(self, request_id: str, prompt: Any, short: bool = False) -> Future[RequestOutput]:
         """See Engine.submit. `prompt` is a rendered `EngineInput` or a plain multimodal prompt."""
         future: Future[RequestOutput] = Future()
-        self._inbox.put(_Add(request_id, prompt, future))
+        self._inbox.put(_Add(request_id, prompt, short, future))
         if self._lost is not None:
             self._fail_all(self._lost)
         return future
@@ -104,7 +105,16 @@ class VllmEngine:
             steps=self._steps,
             finished=self._finished,
             aborted=self._aborted,
+            unfinished=len(self._waiting),
+            cache_used=self._cache_used(),
         )
+
+    def _cache_used(self) -> float:
+        """Return the share of KV blocks in use; versions that hide their scheduler say nothing."""
+        try:
+            return float(self._engine.engine_core.engine_core.scheduler.kv_cache_manager.usage)
+        except AttributeError:
+            return 0.0
 
     def describe(self) -> str:
         import vllm
@@ -156,7 +166,7 @@ class VllmEngine:
 
     def _add(self, request: _Add) -> None:
         try:
-            self._engine.add_request(request.request_id, request.prompt, self._sampling.clone())
+            self._engine.add_request(request.request_id, request.prompt, self._sampling[request.short].clone())
         except Exception as error:
             # The seam for everything vLLM raises about one request: bad lengths, grammars, shapes.
             request.future.set_exception(ItemError("engine_rejected", f"{type(error).__name__}: {_short(error)}"))
@@ -214,8 +224,8 @@ _FORBIDDEN = -1e6
 _CLOSING_TOKENS = 16
 
 
-def _sampling(form: AnswerForm, reasoning: bool) -> SamplingParams:
-    """Return vLLM's sampling parameters for every request of the run."""
+def _sampling(form: AnswerForm, reasoning: bool, short: bool) -> SamplingParams:
+    """Return vLLM's sampling parameters for every request of the run that wants a short answer, or does not."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -226,7 +236,7 @@ def _sampling(form: AnswerForm, reasoning: bool) -> SamplingParams:
         temperature=form.temperature,
         max_tokens=form.max_tokens + (form.reasoning_max_tokens + _CLOSING_TOKENS if reasoning else 0),
         logprobs=LOGPROBS,
-        structured_outputs=StructuredOutputsParams(json=form.schema),
+        structured_outputs=StructuredOutputsParams(json=form.short_schema if short else form.schema),
         output_kind=RequestOutputKind.FINAL_ONLY,
         detokenize=False,
         seed=0,

@@ -44,7 +44,7 @@ def detect_device(wanted: str) -> str:
 
 def engine_setup(job: Job, checkpoint: Checkpoint) -> EngineSetup:
     """Return how the engine is started for this job and checkpoint. Raises JobError."""
-    device = detect_device(job.engine.device)
+    device = detect_device(job.engine.device) if job.rehearsal is None else "cpu"
     arguments: JsonObject = {
         "model": str(checkpoint.folder),
         "dtype": job.model.dtype if job.model.dtype != "auto" else _DTYPE[device],

@@ -1,0 +1,8 @@
+"""Ray actors around the front end and the engine, and the handle the driver works with. The only importer of ray."""
+
+from pipeline.workers.engine import Keeping
+from pipeline.workers.front_ends import FreeFrontEnd
+from pipeline.workers.runtime import start_ray
+from pipeline.workers.workers import Workers
+
+__all__ = ["FreeFrontEnd", "Keeping", "Workers", "start_ray"]

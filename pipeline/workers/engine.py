@@ -1,0 +1,250 @@
+"""The engine's process, kept alive: a death, a stall or growing memory brings a new one in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from pipeline.engine.base import EngineStats
+from pipeline.errors import EngineDied, EngineLost, ItemError, JobError
+from pipeline.events import EventLog
+from pipeline.records import Completion
+from pipeline.workers.actors import Lost, Pulse, Refused
+from pipeline.workers.runtime import result_of, root_cause
+
+_START_TIMEOUT_S = 1800.0
+_STARTS = 3
+_PULSE_EVERY_S = 1.0
+_LAST_WORD_S = 5.0
+_DRAIN_S = 60.0
+_NO_STATS = EngineStats(0.0, 0.0, 0.0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """When an engine is started anew, and how often in a row without an answer between."""
+
+    stall_s: float
+    max_restarts: int
+    max_growth_bytes: int
+
+
+class EngineKeeper:
+    """Asks the engine, and starts another when it dies, stops stepping or grows too large.
+
+    `make` returns a new actor. While there is no engine, questions wait. A question that an engine died with raises
+    EngineDied, and may be asked again.
+    """
+
+    def __init__(self, make: Callable[[], Any], keeping: Keeping, events: EventLog) -> None:
+        self._make = make
+        self._keeping = keeping
+        self._events = events
+        self._actor: Any = None
+        self._warm_up: Any = None
+        self._up = asyncio.Event()
+        self._failure: EngineLost | None = None
+        self._generation = 0
+        self._deaths_in_a_row = 0
+        self._asked = 0
+        self._past, self._latest = _NO_STATS, _NO_STATS
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.restarts = 0
+
+    async def start(self, warm_ups: list[Any]) -> list[Completion]:
+        """Start the first engine and return its answers to the warm-up prompts.
+
+        Raises JobError, RayError, TimeoutError.
+        """
+        self._actor, self._warm_up = self._make(), warm_ups[0]
+        answers = [await _warmed(self._actor, prompt) for prompt in warm_ups]
+        self._up.set()
+        self._spawn(self._watch())
+        return answers
+
+    def is_up(self) -> bool:
+        """Return whether there is an engine to ask, or none will come any more."""
+        return self._up.is_set()
+
+    async def ready(self) -> None:
+        """Wait until there is an engine. Raises EngineLost if there will be none."""
+        await self._up.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def ask(self, request_id: str, prompt: Any, timeout_s: float, short: bool = False) -> Completion:
+        """Return the engine's completion, a short answer if asked for.
+
+        Raises ItemError (`deadline` after `timeout_s`, `engine_lost` if there was no engine), EngineDied if the
+        engine died with the question, EngineLost.
+        """
+        until = time.monotonic() + timeout_s
+        try:
+            await asyncio.wait_for(self.ready(), timeout_s)
+        except TimeoutError:
+            raise ItemError("engine_lost", "the item's time was over before a new engine was ready") from None
+        actor, generation = self._actor, self._generation
+        self._asked += 1
+        try:
+            left_s = max(0.1, until - time.monotonic())
+            result = await asyncio.wait_for(result_of(actor.ask.remote(request_id, prompt, short)), left_s)
+        except TimeoutError:
+            actor.abort.remote(request_id)
+            raise ItemError("deadline", "the item's time was over in the engine") from None
+        except RayActorError as error:
+            raise self._died(generation, root_cause(error)) from error
+        except RayTaskError as error:
+            raise ItemError("engine_rejected", root_cause(error)) from error
+        finally:
+            self._asked -= 1
+        if isinstance(result, Lost):
+            raise self._died(generation, result.message)
+        if isinstance(result, Refused):
+            raise ItemError(result.code, result.message)
+        self._deaths_in_a_row = 0
+        completion: Completion = result
+        return completion
+
+    async def describe(self) -> str:
+        """Return engine, version and device for the rows."""
+        description: str = await self._actor.describe.remote()
+        return description
+
+    async def stats(self) -> EngineStats:
+        """Return the time account of all engines of this run. Raises EngineLost."""
+        try:
+            pulse: Pulse = await self._actor.pulse.remote()
+        except RayError as error:
+            raise EngineLost(f"the engine is gone: {root_cause(error)}") from error
+        return self._past.plus(pulse.stats)
+
+    async def peak_bytes(self) -> int:
+        """Return the engine's peak resident bytes. Raises EngineLost."""
+        try:
+            peak: int = await self._actor.peak_bytes.remote()
+        except RayError as error:
+            raise EngineLost(f"the engine is gone: {root_cause(error)}") from error
+        return peak
+
+    # Another engine
+
+    def _died(self, generation: int, cause: str) -> EngineDied:
+        """Take note of an engine's death, once, and see to another; return what its questions raise."""
+        if generation == self._generation:
+            self._deaths_in_a_row += 1
+            self._events.write("engine_died", cause=cause, in_flight=self._asked, deaths_in_a_row=self._deaths_in_a_row)
+            self._replace(cause)
+        return EngineDied(f"the engine died: {cause}")
+
+    def _replace(self, cause: str) -> None:
+        self._generation += 1
+        self._up.clear()
+        self._past, self._latest = self._past.plus(self._latest), _NO_STATS
+        ray.kill(self._actor)
+        if self._deaths_in_a_row > self._keeping.max_restarts:
+            self._fail(f"the engine died {self._deaths_in_a_row} times in a row without an answer between: {cause}")
+        else:
+            self._spawn(self._restart())
+
+    async def _restart(self) -> None:
+        started = time.monotonic()
+        for attempt in range(1, _STARTS + 1):
+            actor = self._make()
+            try:
+                await _warmed(actor, self._warm_up)
+            except (RayError, TimeoutError, ItemError, JobError) as error:
+                cause = root_cause(error)
+                self._events.write("engine_start_failed", attempt=attempt, cause=cause)
+                ray.kill(actor)
+                continue
+            self._actor = actor
+            self.restarts += 1
+            self._events.write("engine_restarted", seconds=time.monotonic() - started, restarts=self.restarts)
+            self._up.set()
+            return
+        self._fail(f"the engine could not be started again: {cause}")
+
+    def _fail(self, message: str) -> None:
+        self._failure = EngineLost(message)
+        self._up.set()
+
+    # Watching
+
+    async def _watch(self) -> None:
+        """Look at the engine every second; replace one that is dead, stands still with work, or has grown too much."""
+        while self._failure is None:
+            await self._up.wait()
+            actor, generation = self._actor, self._generation
+            first_bytes: int | None = None
+            steps, moved = -1, time.monotonic()
+            while generation == self._generation and self._failure is None:
+                await asyncio.sleep(_PULSE_EVERY_S)
+                pulse = await self._pulse(actor, generation)
+                if pulse is None:
+                    break
+                self._latest = pulse.stats
+                if pulse.stats.steps != steps or not pulse.stats.unfinished:
+                    steps, moved = pulse.stats.steps, time.monotonic()
+                elif time.monotonic() - moved > self._keeping.stall_s:
+                    await self._stalled(actor, generation)
+                    break
+                first_bytes = first_bytes or pulse.resident_bytes
+                if pulse.resident_bytes - first_bytes > self._keeping.max_growth_bytes:
+                    await self._recycle(generation, pulse.resident_bytes - first_bytes)
+                    break
+
+    async def _pulse(self, actor: Any, generation: int) -> Pulse | None:
+        """Return the engine's pulse, None if it has none: then it is being replaced."""
+        try:
+            pulse: Pulse = await asyncio.wait_for(result_of(actor.pulse.remote()), self._keeping.stall_s)
+        except TimeoutError:
+            await self._stalled(actor, generation)
+        except RayError as error:
+            self._died(generation, root_cause(error))
+        else:
+            return pulse
+        return None
+
+    async def _stalled(self, actor: Any, generation: int) -> None:
+        try:
+            stacks = await asyncio.wait_for(result_of(actor.stacks.remote()), _LAST_WORD_S)
+        except (RayError, TimeoutError):
+            stacks = "the process does not answer"
+        self._events.write("engine_stalled", stall_s=self._keeping.stall_s, in_flight=self._asked, stacks=stacks)
+        self._died(generation, f"it had work and did not step for {self._keeping.stall_s:.0f} s")
+
+    async def _recycle(self, generation: int, grown_bytes: int) -> None:
+        """Let the questions in flight finish, new ones wait, and start another engine; nobody died."""
+        if generation != self._generation:
+            return
+        self._up.clear()
+        self._events.write("engine_recycled", grown_bytes=grown_bytes, in_flight=self._asked)
+        until = time.monotonic() + _DRAIN_S
+        while self._asked and generation == self._generation and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+        if generation == self._generation:
+            self._replace("its memory kept growing")
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Stop watching."""
+        for task in self._tasks:
+            task.cancel()
+
+
+async def _warmed(actor: Any, prompt: Any) -> Completion:
+    """Return the engine's answer to a warm-up prompt. Raises JobError if it is none."""
+    answer = await asyncio.wait_for(result_of(actor.ask.remote("warm-up", prompt)), _START_TIMEOUT_S)
+    if not isinstance(answer, Completion):
+        raise JobError(f"the engine did not answer the warm-up prompt: {answer.message}")
+    return answer

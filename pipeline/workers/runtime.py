@@ -1,0 +1,58 @@
+"""Starting and ending Ray on this machine, and reading its errors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from typing import Any
+
+import ray
+
+from pipeline.errors import JobError
+from pipeline.hardware.environment import child_environment
+
+# Actors must start while the cores are busy importing vLLM; the logical count only places them.
+_LOGICAL_CPUS_BESIDE_WORKERS = 2
+_ERROR_LINE = re.compile(r"[\w.]+(Error|Exception)\b")
+
+
+def start_ray(workers: int, device: str, scratch: str, store_bytes: int) -> None:
+    """Start Ray on this machine with room for the engine and so many front-end workers, which use the folder
+    `scratch` for temporary files, and with an object store of `store_bytes`.
+
+    Ray replaces the process's signal handlers while it starts. Raises JobError.
+    """
+    environment = child_environment(device) | {"TMPDIR": scratch}
+    os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
+    try:
+        ray.init(
+            address="local",
+            num_cpus=workers + _LOGICAL_CPUS_BESIDE_WORKERS,
+            include_dashboard=False,
+            object_store_memory=store_bytes,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": environment},
+        )
+    except SystemExit:
+        raise KeyboardInterrupt from None  # Ray's own SIGTERM handler, while it starts
+    except Exception as error:
+        # The seam for everything that keeps Ray from starting: ports, memory, a wrong RAY_ variable.
+        raise JobError(f"Ray did not start: {root_cause(error)}") from error
+
+
+async def result_of(reference: Any) -> Any:
+    """Return what an object reference gives: a coroutine, as asyncio's helpers want one."""
+    return await reference
+
+
+def root_cause(error: BaseException) -> str:
+    """Return the first cause of a Ray error on one line: what its last traceback ends with."""
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    if not lines:
+        return type(cause).__name__
+    ends = [number for number, line in enumerate(lines) if _ERROR_LINE.match(line)]
+    text = " ".join(lines[ends[-1] :] if ends else lines[-1:])
+    return text.removeprefix("pipeline.errors.JobError: ")[:500]
