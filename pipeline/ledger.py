@@ -38,20 +38,20 @@ class Todo:
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
-    """An item whose final row is there."""
-
-    entry: LedgerEntry
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What many rows have in common."""
+class Facts:
+    """What many rows have in common, kept once for all of them."""
 
     fingerprint: str
     status: Status
     reason: str | None
     sla_met: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """An item whose final row is there, and the facts of that row."""
+
+    entry: Facts
 
 
 class Ledger:
@@ -62,8 +62,8 @@ class Ledger:
         self._earlier = array("i")  # row -> the same item's row before it, -1 if none
         self._committed_us = array("q")
         self._facts_of = array("I")
-        self._facts: dict[_Facts, int] = {}
-        self._facts_list: list[_Facts] = []
+        self._facts: dict[Facts, int] = {}
+        self._facts_list: list[Facts] = []
         self._descriptions: dict[str, str] = {}
         self._parts: list[str] = []
         self._part_starts: list[int] = []
@@ -76,15 +76,22 @@ class Ledger:
 
     def entry(self, item_id: str, fingerprint: str) -> LedgerEntry | None:
         """Return the item's row of this fingerprint."""
+        row = self.find(item_id, fingerprint)
+        return None if row is None else self.entry_at(row)
+
+    def find(self, item_id: str, fingerprint: str) -> int | None:
+        """Return the place of the item's row of this fingerprint, for `entry_at`, `facts` and `source_key`."""
         row = self._heads.get(id_key(item_id), -1)
-        while row >= 0 and self._fingerprint(row) != fingerprint:
+        while row >= 0:
+            if self._fingerprint(row) == fingerprint:
+                return row
             row = self._earlier[row]
-        return None if row < 0 else self._entry_at(row)
+        return None
 
     def latest(self, item_id: str) -> LedgerEntry | None:
         """Return the item's row that was committed last, whatever its fingerprint."""
         row = self._heads.get(id_key(item_id))
-        return None if row is None else self._entry_at(row)
+        return None if row is None else self.entry_at(row)
 
     def fingerprints(self) -> dict[str, str]:
         """Return a description for people of each fingerprint in the output."""
@@ -95,17 +102,20 @@ class Ledger:
         counts = Counter(self._facts_of)
         return sum(counts[code] for facts, code in self._facts.items() if facts.fingerprint == fingerprint)
 
-    def _entry_at(self, row: int) -> LedgerEntry:
-        facts = self._facts_list[self._facts_of[row]]
+    def entry_at(self, row: int) -> LedgerEntry:
+        """Return the row at a place."""
+        facts, part = self.facts(row), self._part_of(row)
         return LedgerEntry(
-            row_id=self._row_ids[row],
-            source_key=self._source_keys[row],
-            fingerprint=facts.fingerprint,
-            status=facts.status,
-            reason=facts.reason,
-            sla_met=facts.sla_met,
-            part=self._part_of(row),
+            self._row_ids[row], self.source_key(row), facts.fingerprint, facts.status, facts.reason, facts.sla_met, part
         )
+
+    def facts(self, row: int) -> Facts:
+        """Return what the row at a place shares with others; much cheaper than the whole."""
+        return self._facts_list[self._facts_of[row]]
+
+    def source_key(self, row: int) -> str:
+        """Return which state of its file the row at a place is about."""
+        return self._source_keys[row]
 
     def _part_of(self, row: int) -> str:
         return self._parts[bisect_right(self._part_starts, row) - 1]
@@ -126,11 +136,11 @@ class Ledger:
         for place, (item_id, values) in enumerate(zip(item_ids, facts, strict=True)):
             code = codes.get(values)
             if code is None:
-                code = codes[values] = self._code(_Facts(*values), batch, place)
+                code = codes[values] = self._code(Facts(*values), batch, place)
             self._facts_of.append(code)
             self._link(item_id, first + place)
 
-    def _code(self, facts: _Facts, batch: Any, place: int) -> int:
+    def _code(self, facts: Facts, batch: Any, place: int) -> int:
         """Return the number of these facts."""
         if facts.fingerprint not in self._descriptions:
             policy, version, model = (batch.column(name)[place].as_py() for name in _DESCRIBING)
@@ -249,17 +259,20 @@ def is_done(entry: LedgerEntry, source_key: str, retry: Retry = "errors") -> boo
 
     `retry`: "errors" tries retryable failures and deadlines again, "all" permanent ones too, "none" nothing.
     """
-    if entry.source_key != source_key:
-        return False
-    if is_good(entry.status) or retry == "none":
+    return entry.source_key == source_key and _is_final(entry, retry)
+
+
+def _is_final(row: LedgerEntry | Facts, retry: Retry) -> bool:
+    """Return whether a row about the present state of its file is final."""
+    if is_good(row.status) or retry == "none":
         return True
-    return retry == "errors" and not _retryable(entry)
+    return retry == "errors" and not _retryable(row)
 
 
-def _retryable(entry: LedgerEntry) -> bool:
+def _retryable(row: LedgerEntry | Facts) -> bool:
     """Return whether another try may help; a code that this version does not know is tried."""
-    reason = REASONS.get(entry.reason or "")
-    return entry.status == "deadline" or reason is None or reason.retryable
+    reason = REASONS.get(row.reason or "")
+    return row.status == "deadline" or reason is None or reason.retryable
 
 
 def decide(item: Item, ledger: Ledger, fingerprint: str, on_change: OnChange, retry: Retry = "errors") -> Todo | Skip:
@@ -268,13 +281,14 @@ def decide(item: Item, ledger: Ledger, fingerprint: str, on_change: OnChange, re
     A good row stays when its file cannot be found any more: an unmounted disk must not turn verdicts into
     errors.
     """
-    entry = ledger.entry(item.item_id, fingerprint)
-    if entry is not None:
-        gone = item.size_bytes is None and is_good(entry.status)
-        if gone or is_done(entry, item.source_key, retry):
-            return Skip(entry)
-        why: Literal["retry", "changed"] = "retry" if entry.source_key == item.source_key else "changed"
-        return Todo(why, replaces=entry, follows_row_id=entry.row_id)
+    row = ledger.find(item.item_id, fingerprint)
+    if row is not None:
+        facts, same = ledger.facts(row), ledger.source_key(row) == item.source_key
+        gone = item.size_bytes is None and is_good(facts.status)
+        if gone or (same and _is_final(facts, retry)):
+            return Skip(facts)
+        entry = ledger.entry_at(row)
+        return Todo("retry" if same else "changed", replaces=entry, follows_row_id=entry.row_id)
     latest = ledger.latest(item.item_id)
     if latest is None:
         return Todo("new")

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
@@ -19,8 +20,6 @@ from pipeline.job import Source
 from pipeline.manifest import Named, manifest_rows
 from pipeline.records import Item
 from pipeline.uri import absolute, name_bytes, name_text, uri_of
-
-_DERIVED_ID = re.compile(r"[0-9a-f]*")
 
 
 class _Found(NamedTuple):
@@ -37,9 +36,9 @@ def list_items(source: Source) -> Iterator[Item]:
     A recording named by both keeps the manifest's id. Holds about 100 bytes per item listed. Raises JobError
     for a manifest row that cannot be understood and for an id given to two recordings.
     """
-    for uri, named in _unique(chain(manifest_rows(source), _paths(source))):
+    for uri, digest, named in _unique(chain(manifest_rows(source), _paths(source))):
         size, modified = _size_and_time(named.path)
-        item_id = named.id if named.id is not None else _digest(uri).hex()
+        item_id = named.id if named.id is not None else digest.hex()
         key = _digest(f"{uri}\n{size}\n{modified}").hex()
         yield Item(item_id, uri, named.path, size, modified, key)
 
@@ -57,8 +56,11 @@ def check_source(source: Source) -> None:
 
 def id_key(item_id: str) -> bytes:
     """Return 16 bytes that stand for an item_id; a derived id is its own key."""
-    if len(item_id) == 32 and _DERIVED_ID.fullmatch(item_id):
-        return bytes.fromhex(item_id)
+    if len(item_id) == 32:
+        with suppress(ValueError):
+            key = bytes.fromhex(item_id)
+            if key.hex() == item_id:  # fromhex also takes capitals and blanks
+                return key
     return hashlib.blake2b(item_id.encode(), digest_size=16).digest()
 
 
@@ -76,8 +78,8 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()[:16]
 
 
-def _unique(named: Iterable[Named]) -> Iterator[tuple[str, Named]]:
-    """Yield each uri once. Raises JobError if a manifest gives one id to two uris or two ids to one."""
+def _unique(named: Iterable[Named]) -> Iterator[tuple[str, bytes, Named]]:
+    """Yield each uri once, with its digest. Raises JobError if a manifest gives one id to two uris or one uri two."""
     given: dict[bytes, bytes | None] = {}  # digest of each uri -> key of its id; None: derived from the uri
     owners: dict[bytes, bytes] = {}  # key of each given id -> digest of its uri
     for entry in named:
@@ -97,7 +99,7 @@ def _unique(named: Iterable[Named]) -> Iterator[tuple[str, Named]]:
         if taken:
             raise JobError(f'{entry.where or uri}: the id "{entry.id or digest.hex()}" belongs to two recordings')
         given[digest] = key
-        yield uri, entry
+        yield uri, digest, entry
 
 
 # Paths
@@ -115,12 +117,15 @@ class _Filters:
     """The include and exclude patterns of a source, for names found in folders."""
 
     def __init__(self, source: Source) -> None:
+        self._everything = "*" in source.include and not source.exclude
         self._include = _any_of(source.include)
         self._exclude = _any_of(source.exclude)
 
-    def take(self, name: bytes) -> bool:
-        """Return whether a folder's file of this name is listed."""
-        text = name_text(name)
+    def take(self, path: bytes) -> bool:
+        """Return whether a folder's file of this path is listed."""
+        if self._everything:
+            return True
+        text = name_text(path[path.rfind(b"/") + 1 :])
         return bool(self._include.match(text)) and not self._exclude.match(text)
 
 
@@ -149,7 +154,7 @@ def _files(path: bytes, filters: _Filters) -> Iterator[bytes]:
 def _below(folder: bytes, filters: _Filters) -> Iterator[bytes]:
     """Yield the files in and under a folder, without dot-files and symlinked folders."""
     for found in _walk(folder):
-        if found.unreadable or (not found.is_folder and filters.take(os.path.basename(found.path))):
+        if found.unreadable or (not found.is_folder and filters.take(found.path)):
             yield found.path
 
 
@@ -173,20 +178,24 @@ def _entries(folder: bytes) -> list[_Found]:
     """Return what a folder holds, sorted by name: real folders, files, and links to what is no folder."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(_Found(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries if _taken(entry))
+            return sorted(found for entry in entries if (found := _counted(entry)))
     except (FileNotFoundError, NotADirectoryError):
         return []  # removed while being listed
     except OSError:
         return [_Found(folder, is_folder=False, unreadable=True)]
 
 
-def _taken(entry: os.DirEntry[bytes]) -> bool:
-    """Return whether a folder's entry counts; pipes, sockets and devices are no recordings."""
+def _counted(entry: os.DirEntry[bytes]) -> _Found | None:
+    """Return a folder's entry if it counts; pipes, sockets and devices are no recordings."""
     if entry.name.startswith(b"."):
-        return False
-    if entry.is_symlink():
-        return not os.path.isdir(entry.path)
-    return entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)
+        return None
+    if entry.is_file(follow_symlinks=False):
+        return _Found(entry.path, False)
+    if entry.is_dir(follow_symlinks=False):
+        return _Found(entry.path, True)
+    if entry.is_symlink() and not os.path.isdir(entry.path):
+        return _Found(entry.path, False)
+    return None
 
 
 def _is_pattern(text: bytes) -> bool:
