@@ -29,6 +29,7 @@ from pipeline.source import list_items
 from tests.test_calibration import CONTENT as CALIBRATION
 from tests.test_checkpoint import OTHER_DIGEST, write_checkpoint
 from tests.test_driver import GOOD, READY, Scripted
+from tests.test_selection import shard_with_one_of
 from tests.test_verdict import POLICY
 
 EXPECTED = {"verdict": "pass", "labels": {"alarm": True, "bang": False}, "min_confidence": 0.7}
@@ -288,12 +289,12 @@ def test_shards_part_the_source_and_each_run_answers_for_its_own_items(place: Pl
 def test_reconciliation_counts_the_items_of_the_shard_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "read_ledger", lambda _: Ledger())
     ids = [item.item_id for item in list_items(load_job(place.write_job()).source)]
-    shard = next(shard for n in range(2, 50) if sum(map((shard := Shard(1, n)).takes, ids)) == 1)
+    shard = shard_with_one_of(*ids)
     place.selection = Selection(shard=shard)
     code, said = place.run(canary={})
     assert code == 1 and "1 items have no row" in said
     summary, _ = place.newest()
-    assert summary["missing_count"] == 1 and summary["missing"] == [item for item in ids if shard.takes(item)]
+    assert summary["missing_count"] == 1 and summary["missing"] == ids[:1]
 
 
 def test_a_shard_without_items_is_said_and_starts_nothing(place: Place) -> None:

@@ -12,6 +12,12 @@ from pipeline.errors import JobError
 from pipeline.selection import EVERYTHING, Selection, Shard, parse_selection
 
 
+def shard_with_one_of(first: str, second: str) -> Shard:
+    """Return a shard that holds the first item and not the second."""
+    shards = (Shard(number, count) for count in range(2, 30) for number in range(1, count + 1))
+    return next(shard for shard in shards if shard.takes(first) and not shard.takes(second))
+
+
 @given(st.text(max_size=40), st.integers(1, 50))
 def test_every_item_is_in_exactly_one_shard(item_id: str, count: int) -> None:
     taking = [number for number in range(1, count + 1) if Shard(number, count).takes(item_id)]
