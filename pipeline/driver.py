@@ -89,6 +89,7 @@ class Driver:
         self._now = now
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: list[_Again] = []
+        self._lost: dict[str, VerdictRow] = {}  # rows of items that come again, by row_id
         self._generate_s: deque[float] = deque(maxlen=_RECENT)
         self._failure: BaseException | None = None
 
@@ -248,6 +249,11 @@ class Driver:
     def _note(self, rows: list[Any]) -> None:
         for row in rows:
             self._tally.count(row)
+            replaced = self._lost.pop(row.follows_row_id or "", None)
+            if replaced is not None:
+                self._tally.take_back(replaced)
+            if row.reason == "engine_lost":
+                self._lost[row.row_id] = row
 
 
 def _instead_of(row: VerdictRow) -> Todo:

@@ -15,7 +15,8 @@ QUANTILE_ERROR = math.sqrt(_GROWTH) - 1
 class Histogram:
     """Counts durations in 546 bins up to 11 days, each 4 % wider than the one before.
 
-    A quantile is the middle of its bin: at most 2 % off, or 1 ms for durations below that. `max_s` is exact.
+    A quantile is the middle of its bin: at most 2 % off, or 1 ms for durations below that. `max_s` is exact,
+    unless it was taken back.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,11 @@ class Histogram:
         self._bins[_bin_of(duration_s)] += 1
         self.count += 1
         self.max_s = max(self.max_s, duration_s)
+
+    def remove(self, duration_s: float) -> None:
+        """Take back one duration that was counted; `max_s` stays."""
+        self._bins[_bin_of(duration_s)] -= 1
+        self.count -= 1
 
     def quantile_s(self, share: float) -> float | None:
         """Return the least duration that at least `share` (0..1) of all do not exceed, None without any."""

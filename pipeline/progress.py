@@ -61,9 +61,19 @@ class Tally:
         for phase in _PHASES:
             self.phase_s[phase] = self.phase_s.get(phase, 0.0) + (getattr(row, f"{phase}_s") or 0.0)
 
+    def take_back(self, row: VerdictRow) -> None:
+        """Count a row no more that another one has replaced; the time that went into it stays."""
+        self.statuses[row.status] -= 1
+        self.verdicts[row.verdict] -= 1
+        if row.reason is not None:
+            self.reasons[row.reason] -= 1
+        self.late -= _late(row)
+        self.spans.remove(_span_s(row))
+        # Counts of nothing are not for people.
+        self.statuses, self.verdicts, self.reasons = +self.statuses, +self.verdicts, +self.reasons
+
     def _time(self, row: VerdictRow) -> None:
-        late = row.status == "deadline" or not row.sla_met
-        span_s = (row.committed_at - row.admitted_at).total_seconds()
+        late, span_s = _late(row), _span_s(row)
         self.late += late
         self.spans.add(span_s)
         if is_good(row.status):
@@ -77,6 +87,14 @@ class Tally:
         """
         worked = {phase: seconds for phase, seconds in self.phase_s.items() if seconds > 0 and phase != "commit"}
         return max(worked, key=lambda phase: worked[phase]) if worked else None
+
+
+def _late(row: VerdictRow) -> bool:
+    return row.status == "deadline" or not row.sla_met
+
+
+def _span_s(row: VerdictRow) -> float:
+    return (row.committed_at - row.admitted_at).total_seconds()
 
 
 class Progress(Protocol):

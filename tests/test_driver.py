@@ -6,22 +6,24 @@ import asyncio
 import errno
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from pipeline.admission import Admission, Lanes
 from pipeline.driver import Driver, Intake
-from pipeline.errors import EngineLost, ItemError
+from pipeline.errors import EngineDied, EngineLost, ItemError
 from pipeline.events import EventLog
 from pipeline.ledger import Todo
 from pipeline.progress import Tally
-from pipeline.records import Completion, Item, MediaFacts, Phases, Prepared
+from pipeline.records import Completion, Item, LedgerEntry, MediaFacts, Phases, Prepared
 from pipeline.row import VerdictRow
 from pipeline.sink import Sink
 from pipeline.verdict import RunFacts
@@ -55,8 +57,9 @@ class Scripted:
         return result, None if result.error_code else request_id
 
     async def ask(self, request_id: str, prompt: Any, timeout_s: float, short: bool = False) -> Completion:
-        result: Completion = self._ask(request_id)
-        return result
+        result = self._ask(request_id)
+        answer: Completion = await result if asyncio.iscoroutine(result) else result
+        return answer
 
     async def kill(self) -> Prepared:
         self.killed += 1
@@ -80,6 +83,7 @@ def drive(
     sla_s: float = 60.0,
     sink: Sink | None = None,
     facts: RunFacts = FACTS,
+    todo: Mapping[str, Todo] = MappingProxyType({}),
 ) -> dict[str, VerdictRow]:
     """Run the driver over `count` items and return the committed rows."""
     rows: dict[str, VerdictRow] = {}
@@ -87,21 +91,22 @@ def drive(
     class Counting(Tally):
         def count(self, row: VerdictRow) -> None:
             super().count(row)
-            assert row.item_id not in rows
+            assert row.item_id not in rows or rows[row.item_id].reason == "engine_lost"
             rows[row.item_id] = row
 
     async def listed() -> AsyncIterator[tuple[Item, Todo]]:
         for item in items(count):
-            yield item, Todo("new")
+            yield item, todo.get(item.item_id, Todo("new"))
 
     async def work() -> None:
         out = sink or Sink(folder / "out", "run", rows_per_part=100, commit_every_s=0.5)
         with EventLog(folder / "events.jsonl") as events:
+            tally = Counting()
             driver = Driver(
                 workers,  # type: ignore[arg-type]
                 out,
                 replace(facts, sla_s=sla_s),
-                Counting(),
+                tally,
                 events,
                 intake=Intake(
                     Admission(sla_s=sla_s, most_items=2, first_items=2, store_bytes=2**30, reserve_bytes=0), Lanes(2)
@@ -110,6 +115,7 @@ def drive(
                 now=lambda: datetime.now(UTC),
             )
             await driver.run(listed(), asyncio.Event())
+            assert tally.done == count and tally.statuses == Counter(row.status for row in rows.values())
 
     asyncio.run(work())
     return rows
@@ -215,3 +221,58 @@ def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("pipeline.atomic.os.replace", full)
     with pytest.raises(OSError, match="No space left"):
         drive(tmp_path, slow, 100)
+
+
+class Dying:
+    """An engine that dies with some items, so often each."""
+
+    def __init__(self, deaths: dict[str, int]) -> None:
+        self._left = dict(deaths)
+        self.asked: list[str] = []
+        self.beside: dict[str, int] = {}
+        self._in_flight = 0
+
+    async def __call__(self, request_id: str) -> Completion:
+        name = request_id.rpartition("-")[0]
+        self.asked.append(request_id)
+        self._in_flight += 1
+        self.beside[request_id] = self._in_flight - 1
+        await asyncio.sleep(0.01)
+        self._in_flight -= 1
+        if self._left.get(name, 0) > 0:
+            self._left[name] -= 1
+            raise EngineDied("the engine died: killed")
+        return GOOD
+
+
+def test_an_item_that_the_engine_died_with_once_is_asked_again_at_once(tmp_path: Path) -> None:
+    engine = Dying({"item1": 1})
+    rows = drive(tmp_path, Scripted(lambda _: READY, engine), 3)
+    assert (rows["item1"].status, rows["item1"].attempts) == ("ok", 2)
+    assert engine.asked.count("item1-1") == engine.asked.count("item1-2") == 1
+
+
+def test_an_item_that_the_engine_died_with_twice_is_tried_alone_in_the_end(tmp_path: Path) -> None:
+    engine = Dying({"item0": 2})
+    rows = drive(tmp_path, Scripted(lambda _: READY, engine), 12)
+    assert (rows["item0"].status, rows["item0"].attempts) == ("ok", 3)
+    assert engine.asked[-1] == "item0-3" and engine.beside["item0-3"] == 0
+    assert rows["item0"].follows_row_id is not None
+
+
+def test_an_item_that_kills_the_engine_each_time_is_quarantined_after_three(tmp_path: Path) -> None:
+    engine = Dying({"item0": 99, "item5": 99})
+    rows = drive(tmp_path, Scripted(lambda _: READY, engine), 12)
+    for name in ("item0", "item5"):
+        assert (rows[name].status, rows[name].reason, rows[name].attempts) == ("error", "engine_killed", 3)
+        assert sum(request.startswith(f"{name}-") for request in engine.asked) == 3
+        assert "the engine died" in (rows[name].message or "")
+    assert sum(row.status == "ok" for row in rows.values()) == 10
+
+
+def test_an_item_that_the_engine_died_with_in_an_earlier_run_is_tried_alone_in_the_end(tmp_path: Path) -> None:
+    engine = Dying({"item0": 99})
+    entry = LedgerEntry("old", "key", "print", "error", "engine_lost", False)
+    rows = drive(tmp_path, Scripted(lambda _: READY, engine), 4, todo={"item0": Todo("retry", entry, "old")})
+    assert engine.asked[-1] == "item0-1" and len([one for one in engine.asked if one.startswith("item0-")]) == 1
+    assert (rows["item0"].reason, rows["item0"].follows_row_id) == ("engine_killed", "old")
