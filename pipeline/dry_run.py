@@ -33,7 +33,7 @@ def dry_run(job: Job, out: TextIO, selection: Selection = EVERYTHING) -> int:
     check_source(job.source)
     resolved = resolve(job)
     ledger = read_ledger(job.output.path)
-    model = resolved.checkpoint.label()
+    model = resolved.model
     about = describe(resolved.policy.id, resolved.policy.version, model)
     check_fingerprints(ledger, resolved.fingerprint, job.output.on_change, about)
     items = 0

@@ -180,7 +180,8 @@ async def _screen_all(
     _stop_on_signals(stop)
     start_ray(resolved.workers, resolved.engine.device, scratch, _OBJECT_STORE_BYTES)
     _stop_on_signals(stop)  # Ray has set handlers of its own meanwhile
-    counting = asyncio.get_running_loop().run_in_executor(None, lambda: sum(1 for _ in list_items(job.source)))
+    counting = asyncio.get_running_loop().run_in_executor(None, lambda: sum(1 for _ in worklist.items()))
+    workers: Workers | None = None
     try:
         keeping = Keeping(
             stall_s=job.engine.stall_s,
@@ -211,6 +212,8 @@ async def _screen_all(
         return STOPPED, {}
     finally:
         counting.cancel()
+        if workers is not None:
+            workers.stop_watching()
         Workers.close()
 
 

@@ -102,6 +102,9 @@ class FakeWorkers(Scripted):
         self._place.seen.append(Path(item.uri).name)
         return self._place.prepare(item)
 
+    def stop_watching(self) -> None:
+        pass
+
     async def engine_stats(self) -> EngineStats:
         return EngineStats(0.0, 0.0, 0.0, 0, 0, 0)
 

@@ -54,9 +54,10 @@ class Engine(Protocol):
     """An engine that runs requests together and answers each when it is done."""
 
     def submit(self, request_id: str, prompt: Any, short: bool = False) -> Future[Any]:
-        """Take one prompt, and ask for a short answer if `short`; the future gives the engine's own output, to be read with `completion`.
+        """Take one prompt, and ask for a short answer if `short`.
 
-        It raises ItemError for this request alone, EngineLost if the engine died.
+        The future gives the engine's own output, to be read with `completion`. It raises ItemError for this request
+        alone, EngineLost if the engine died.
         """
 
     def completion(self, output: Any) -> Completion:

@@ -67,8 +67,8 @@ class FakeEngine:
         self._thread = threading.Thread(target=self._run, name="engine-steps", daemon=True)
         self._thread.start()
 
-    def submit(self, request_id: str, prompt: FakePrompt, short: bool = False) -> Future[Any]:
-        """See Engine.submit."""
+    def submit(self, request_id: str, prompt: FakePrompt, short: bool = False) -> Future[Any]:  # noqa: ARG002
+        """See Engine.submit; the one answer there is is short."""
         future: Future[Any] = Future()
         self._inbox.put(_Add(request_id, prompt, future, time.monotonic()))
         return future

@@ -78,6 +78,10 @@ class Workers:
         peaks = {"driver": peak_memory_bytes(), "engine": await self._engine.peak_bytes()}
         return peaks | await self._front_ends.peak_bytes()
 
+    def stop_watching(self) -> None:
+        """Replace no engine any more: the run ends."""
+        self._engine.close()
+
     @staticmethod
     def close() -> None:
         """End every worker and Ray."""

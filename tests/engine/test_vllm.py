@@ -239,3 +239,26 @@ def test_requests_of_a_dead_engine_fail_at_once_and_name_the_cause(
     for request_id in ("doomed", "later"):
         with pytest.raises(EngineLost, match="device lost"):
             engine.submit(request_id, prompt).result(timeout=30)
+
+
+def test_a_hundred_dropped_requests_leave_no_cache_behind_and_the_next_is_answered(
+    engine: VllmEngine, front_end: FrontEnd
+) -> None:
+    prompt = prompt_of(front_end, "dropped", recording(20.0))
+    futures = [engine.submit(f"dropped-{n}", prompt) for n in range(100)]
+    until = time.monotonic() + 60
+    while engine.stats().cache_used == 0.0 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert engine.stats().cache_used > 0.0 and engine.stats().unfinished > 50
+    for n in range(100):
+        engine.abort(f"dropped-{n}")
+    ended = [future.exception(timeout=60) for future in futures]
+    assert sum(isinstance(error, ItemError) and error.code == "deadline" for error in ended) > 80
+    assert engine.stats().cache_used == 0.0 and engine.stats().unfinished == 0
+    assert ask(engine, "after", prompt_of(front_end, "after", recording(2.0))).text
+
+
+def test_a_short_answer_has_a_short_rationale(engine: VllmEngine, front_end: FrontEnd, resolved: Resolved) -> None:
+    prompt = prompt_of(front_end, "short", recording(4.0))
+    answer = parse_answer(engine.completion(engine.submit("short", prompt, short=True).result(120)), resolved.policy)
+    assert 0 < len(answer.rationale) <= 60
