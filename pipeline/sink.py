@@ -136,9 +136,8 @@ class Sink:
 
     def part_of(self, item_id: str, fingerprint: str) -> str | None:
         """Return the part into which this sink has written the item's row, None if it has written none."""
-        key = item_id, fingerprint
-        with self._writing:
-            return self._open.name if key in self._open.places else self._written.get(_digest(key))
+        key, part = (item_id, fingerprint), self._open  # no lock: a commit that runs must not hold up the caller
+        return part.name if key in part.places else self._written.get(_digest(key))
 
     def due_in_s(self) -> float | None:
         """Return in how many seconds `commit` must be called, None while nothing is pending."""
@@ -257,7 +256,7 @@ class Sink:
             new = [item.stamped(now) for item in (*swaps.values(), *added)]
             table = _placed(part.table, new, places)
             write_part(self._folder / part.name, table)
-            kept = {key: place for key, place in part.places.items() if place not in swaps}
+            kept = {key: place for key, place in part.places.items() if place not in swaps} if swaps else part.places
             keys = ((row.item_id, row.fingerprint) for row in new)
             self._open = replace(part, table=table, places=kept | dict(zip(keys, places, strict=True)))
             self._settle(new)

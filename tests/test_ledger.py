@@ -213,6 +213,9 @@ def test_what_is_to_be_done_follows_from_the_items_rows(
     step = decide(item, ledger, "f", on_change)
     if why is None:
         assert isinstance(step, Skip)
+        row = ledger.entry(item.item_id, "f")
+        assert row is not None
+        assert (step.entry.status, step.entry.reason, step.entry.sla_met) == (row.status, row.reason, row.sla_met)
     else:
         assert isinstance(step, Todo)
         assert (step.why, step.replaces and step.replaces.row_id, step.follows_row_id) == (
