@@ -111,9 +111,17 @@ class Driver:
             # Not cancelled: rows of a commit under way would never be counted.
             self._closing.set()
             await asyncio.gather(*self._tasks, committing, return_exceptions=True)
-            self._note(await asyncio.to_thread(self._sink.close))
+            await self._close_sink()
         if self._failure is not None:
             raise self._failure
+
+    async def _close_sink(self) -> None:
+        """Make what is pending readable; what went wrong before stays the run's failure."""
+        try:
+            self._note(await asyncio.to_thread(self._sink.close))
+        except OSError as error:
+            self._events.write("commit_failed", message=str(error))
+            self._failure = self._failure or error
 
     async def _in_turn(self, work: AsyncIterator[tuple[Item, Todo]]) -> AsyncIterator[tuple[Item, Todo]]:
         """Yield everything in `work`, in its order but for long recordings, which wait for a lane."""

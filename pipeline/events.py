@@ -10,17 +10,25 @@ from typing import Any, Self
 
 
 class EventLog:
-    """Appends events to a file until the `with` block ends. Line-buffered: a killed run keeps what it said."""
+    """Appends events to a file until the `with` block ends. Unbuffered: a killed run keeps what it said.
+
+    An event that cannot be written, on a full disk say, is dropped: the journal must not end the run.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._file = open(path, "a", encoding="utf-8", errors="backslashreplace", buffering=1)  # noqa: SIM115 - see __exit__
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - see __exit__
         self._lock = threading.Lock()
+        self.dropped = 0
 
     def write(self, event: str, **facts: Any) -> None:
         """Append one event with the present time (UTC)."""
         line = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
+        text = json.dumps(line, ensure_ascii=False, default=str) + "\n"
         with self._lock:
-            self._file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+            try:
+                self._file.write(text.encode("utf-8", "backslashreplace"))
+            except OSError:
+                self.dropped += 1
 
     def __enter__(self) -> Self:
         return self

@@ -149,7 +149,10 @@ async def _run(
     missing = Missing() if early is not None else await asyncio.to_thread(_missing, resolved, worklist)
     code = _exit_code(resolved.job, tally, worklist, missing) if early is None else early
     ending = Ending(tally, missing, _means(resolved), code, time.monotonic() - started, facts)
-    write_json_atomic(folder / "run.json", _identity(resolved, run_id, selection) | ending.facts())
+    try:
+        write_json_atomic(folder / "run.json", _identity(resolved, run_id, selection) | ending.facts())
+    except OSError as error:
+        progress.say(f"{resolved.job.name}: run.json of this run cannot be written: {error}")
     events.write("run_ended", exit_code=code, done=tally.done, missing=missing.count)
     for line in ending.lines(resolved.job.name, _ENDINGS[early], resolved.job.output.path):
         progress.say(line)
@@ -206,6 +209,7 @@ async def _screen_all(
         screened = time.monotonic()
         stopped = await _drive(resolved, workers, worklist, run_id, tally, events, progress, stop)
         costs["screen_s"] = time.monotonic() - screened
+        costs |= {"held_s": dict(tally.held_s), "engine_restarts": workers.engine_restarts()}
         return STOPPED if stopped else None, costs | await _engine_costs(workers)
     except EngineLost as error:
         _say_broken(resolved, events, progress, error)

@@ -105,6 +105,9 @@ class FakeWorkers(Scripted):
     def stop_watching(self) -> None:
         pass
 
+    def engine_restarts(self) -> int:
+        return 0
+
     async def engine_stats(self) -> EngineStats:
         return EngineStats(0.0, 0.0, 0.0, 0, 0, 0)
 
