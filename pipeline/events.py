@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,8 +32,30 @@ class EventLog:
             except OSError:
                 self.dropped += 1
 
+    def as_stream(self, event: str) -> io.TextIOBase:
+        """Return a text stream whose every line becomes an event with its `text`."""
+        return _Lines(self, event)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class _Lines(io.TextIOBase):
+    def __init__(self, log: EventLog, event: str) -> None:
+        self._log, self._event, self._begun = log, event, ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            if told := _COLOURS.sub("", line).strip():
+                self._log.write(self._event, text=told)
+        return len(text)

@@ -14,6 +14,7 @@ import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,7 +121,9 @@ def run_job(job: Job, console: Console, selection: Selection = EVERYTHING) -> in
         with EventLog(folder / "events.jsonl") as events, open_progress(console) as progress:
             if dead is not None:
                 progress.say(f"{job.name}: run {dead.get('run_id')} ended without letting go of the output; going on")
-            return asyncio.run(_run(resolved, ledger, selection, run_id, folder, events, progress))
+            # Ray prints there what it knows of workers that died; a person reads ours.
+            with redirect_stdout(events.as_stream("ray")):
+                return asyncio.run(_run(resolved, ledger, selection, run_id, folder, events, progress))
 
 
 async def _run(

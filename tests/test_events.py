@@ -21,3 +21,14 @@ def test_a_full_disk_costs_the_event_and_not_the_run() -> None:
         events.write("started")
         events.write("ended")
         assert events.dropped == 2
+
+
+def test_what_is_printed_into_the_journal_becomes_one_event_a_line_without_colours(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as events:
+        print("\x1b[33m(raylet)\x1b[0m a worker died", "\n\nand", end=" ", file=events.as_stream("ray"))
+        stream = events.as_stream("ray")
+        print("two", end=" ", file=stream)
+        print("halves", file=stream)
+    told = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [(one["event"], one["text"]) for one in told] == [("ray", "(raylet) a worker died"), ("ray", "two halves")]
