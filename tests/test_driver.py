@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -36,6 +37,7 @@ READY = Prepared(
     audio_tokens=3,
     video_tokens=4,
 )
+LONG_BYTES = 10**9
 GOOD = completion(answer_tokens([choice("pass", 0.9, review=0.1)]))
 
 
@@ -84,6 +86,8 @@ def drive(
     sink: Sink | None = None,
     facts: RunFacts = FACTS,
     todo: Mapping[str, Todo] = MappingProxyType({}),
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    most_items: int = 2,
 ) -> dict[str, VerdictRow]:
     """Run the driver over `count` items and return the committed rows."""
     rows: dict[str, VerdictRow] = {}
@@ -96,7 +100,8 @@ def drive(
 
     async def listed() -> AsyncIterator[tuple[Item, Todo]]:
         for item in items(count):
-            yield item, todo.get(item.item_id, Todo("new"))
+            sized = replace(item, size_bytes=sizes.get(item.item_id, 1))
+            yield sized, todo.get(item.item_id, Todo("new"))
 
     async def work() -> None:
         out = sink or Sink(folder / "out", "run", rows_per_part=100, commit_every_s=0.5)
@@ -109,7 +114,10 @@ def drive(
                 tally,
                 events,
                 intake=Intake(
-                    Admission(sla_s=sla_s, most_items=2, first_items=2, store_bytes=2**30, reserve_bytes=0), Lanes(2)
+                    Admission(
+                        sla_s=sla_s, most_items=most_items, first_items=most_items, store_bytes=2**30, reserve_bytes=0
+                    ),
+                    Lanes(2),
                 ),
                 commit_every_s=0.5,
                 now=lambda: datetime.now(UTC),
@@ -276,3 +284,38 @@ def test_an_item_that_the_engine_died_with_in_an_earlier_run_is_tried_alone_in_t
     rows = drive(tmp_path, Scripted(lambda _: READY, engine), 4, todo={"item0": Todo("retry", entry, "old")})
     assert engine.asked[-1] == "item0-1" and len([one for one in engine.asked if one.startswith("item0-")]) == 1
     assert (rows["item0"].reason, rows["item0"].follows_row_id) == ("engine_killed", "old")
+
+
+def test_short_recordings_do_not_wait_behind_long_ones(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    async def prepare(item: Item) -> Prepared:
+        await asyncio.sleep(0.5 if item.size_bytes == LONG_BYTES else 0.01)
+        ended.append(item.item_id)
+        return READY
+
+    # By their size two of the first three would take both workers.
+    drive(tmp_path, Scripted(prepare), 8, sizes={"item0": LONG_BYTES, "item2": LONG_BYTES}, most_items=4)
+    assert sorted(ended) == [f"item{n}" for n in range(8)]
+    assert ended[-1] == "item2" and ended.index("item0") > 3
+
+
+def test_an_item_is_not_started_while_the_engine_is_started_anew(tmp_path: Path) -> None:
+    workers = Scripted(lambda _: READY)
+    asked_at: list[float] = []
+    up_at = time.monotonic() + 0.6
+
+    def ask(_: str) -> Completion:
+        asked_at.append(time.monotonic())
+        return GOOD
+
+    workers._ask = ask
+    workers.engine_is_up = lambda: time.monotonic() > up_at  # type: ignore[method-assign]
+    rows = drive(tmp_path, workers, 3)
+    assert len(rows) == 3 and min(asked_at) > up_at
+
+
+def test_a_recording_that_cannot_be_answered_in_time_is_looked_at_less(tmp_path: Path) -> None:
+    rows = drive(tmp_path, Scripted(lambda _: replace(READY, lesser_look="half the frames: …", short_answer=True)), 1)
+    assert (rows["item0"].status, rows["item0"].degraded, rows["item0"].reason) == ("ok", True, "reduced_look")
+    assert rows["item0"].message == "half the frames: …"

@@ -14,7 +14,8 @@ import pytest
 
 import pipeline.front_end
 from pipeline.errors import ItemError
-from pipeline.front_end import FrontEnd, _check_senses
+from pipeline.front_end import FrontEnd, Pace, _check_senses
+from pipeline.media.ladder import Forecast
 from pipeline.records import Item
 from tests.engine.test_vllm import recording
 
@@ -133,3 +134,38 @@ def test_sound_or_pictures_that_cannot_be_decoded_make_an_error_and_no_half_answ
     with pytest.raises(ItemError) as caught:
         _check_senses(facts, halved)
     assert caught.value.code == code
+
+
+def test_with_little_time_left_less_is_looked_at_and_said(front_end: FrontEnd) -> None:
+    item = item_of(CLIPS / "telescope_mirror.mp4")
+    whole, _ = front_end.prepare(item, "whole", 60.0, Forecast())
+    assert whole.lesser_look is None and not whole.short_answer
+    # 255 media tokens: 26 s of the engine's work.
+    slow = Forecast(engine_tokens_per_s=10.0, generate_s=1.0, short_generate_s=1.0)
+    prepared, prompt = front_end.prepare(item, "less", 20.0, slow)
+    assert prepared.error_code is None and prompt is not None
+    assert prepared.lesser_look is not None and "half the frames" in prepared.lesser_look
+    assert 0 < prepared.frames < whole.frames and prepared.video_tokens < whole.video_tokens
+    least, _ = front_end.prepare(item, "least", 5.0, slow)
+    assert least.coverage is not None and least.coverage < 0.5
+    assert least.duration_s == pytest.approx(whole.duration_s, rel=0.1)
+    assert 0 < least.audio_tokens < whole.audio_tokens / 2
+
+
+def test_a_worker_learns_its_pace_from_what_is_long_enough_to_tell() -> None:
+    facts, chosen, _ = recording(20.0)
+    assert facts.video is not None
+    large = replace(facts, video=replace(facts.video, width=1920, height=1080, frame_rate_hz=25.0))
+    pace, assumed = Pace(), Forecast()
+    pace.decoded(facts, chosen, 3.0)  # 64x64: tells only how long ffmpeg takes to start
+    assert pace.applied(assumed) == assumed
+    for spent_s in (2.0, 6.0, 4.0):
+        pace.decoded(large, chosen, spent_s)
+    gigapixels = 1920 * 1080 * 25 * 20 / 1e9
+    assert pace.applied(assumed).decode_s_per_gigapixel == pytest.approx(6.0 / gigapixels)
+    for _ in range(5):
+        pace.decoded(large, chosen, 1.0)
+    assert pace.applied(assumed).decode_s_per_gigapixel == pytest.approx(1.0 / gigapixels)
+    pace.rendered(50, 1.0)
+    pace.rendered(1000, 0.3)
+    assert pace.applied(assumed).render_s_per_kilotoken == pytest.approx(0.3)
