@@ -8,9 +8,8 @@ they are clips for the embedded model. After every kill the dataset is read: wha
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -43,6 +42,7 @@ _FAULTS = {
 }
 _COLUMNS = ["row_id", "item_id", "status", "reason", "message", "admitted_at", "committed_at", "attempts"]
 _GIVE_UP_S = 1800.0
+_OF_RAY = re.compile(r"ray::|/raylet|gcs_server")
 
 
 @dataclass(slots=True)
@@ -167,14 +167,13 @@ def strike(job: Path, folder: Path, kills: int, chance: random.Random, longest_s
     return seen, done
 
 
-def figures(items: int, output: Path, seen: Seen, done: Counter[str], real_run: bool) -> list[Figure]:
+def figures(items: int, output: Path, seen: Seen, done: Counter[str], limit_s: float) -> list[Figure]:
     """Return the measures over the finished dataset."""
     rows = seen.look(output)
     assert rows is not None
     bad = rows.filter(polars.col("status") != "ok")
     causeless = bad.filter(polars.col("reason").is_null() | polars.col("message").is_null()).height
     seconds = (rows["committed_at"] - rows["admitted_at"]).dt.total_milliseconds() / 1000
-    limit_s = 60.0 if real_run else SLA_S
     found = [
         Figure("items", items),
         Figure("kills", done["SIGKILL"] + done["SIGTERM"], f"of the run ({done['SIGTERM']} by SIGTERM)"),
@@ -186,20 +185,22 @@ def figures(items: int, output: Path, seen: Seen, done: Counter[str], real_run: 
         Figure("duplicates", seen.duplicates, "", "0", seen.duplicates == 0),
         Figure("rows_without_cause", causeless, "", "0", causeless == 0),
         Figure("slowest_row", float(seconds.max() or 0.0), "s", f"<= {limit_s:g}", bool((seconds <= limit_s).all())),
-        Figure("orphans", len(orphans(output)), "processes left", "0", not orphans(output)),
     ]
     reasons = Counter(bad["reason"])
     return found + [Figure(f"rows_{reason}", count) for reason, count in sorted(reasons.items())]
 
 
-def orphans(output: Path) -> list[int]:
-    """Return the ids of processes of these runs that are still there a while after the last one ended."""
+def ray_processes() -> set[int]:
+    """Return the ids of all of Ray's processes on this machine."""
+    return {one.pid for one in psutil.process_iter() if _OF_RAY.search(_name(one))}
+
+
+def orphans(before: set[int]) -> int:
+    """Return how many of Ray's processes are left a while after the last run ended, but for those there before."""
     until = time.monotonic() + 20
-    while True:
-        left = [one.pid for one in psutil.process_iter() if str(output.parent) in _name(one) and one.pid != os.getpid()]
-        if not left or time.monotonic() > until:
-            return left
+    while (left := ray_processes() - before) and time.monotonic() < until:
         time.sleep(1)
+    return len(left)
 
 
 def main() -> int:
@@ -216,9 +217,11 @@ def main() -> int:
         folder = options.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         job = (real if options.real else rehearsed)(folder, items)
+        before = ray_processes()
         seen, done = strike(job, folder, kills, random.Random(options.seed), 12.0 if options.real else 5.0)
-        found = figures(items, folder / "out", seen, done, options.real)
-        print(json.dumps(dict(done)))
+        found = figures(items, folder / "out", seen, done, 60.0 if options.real else SLA_S)
+        left = orphans(before)
+        found.append(Figure("orphans", left, "processes of Ray left", "0", left == 0))
     return report("chaos", found)
 
 
