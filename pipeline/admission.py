@@ -288,6 +288,10 @@ class Lanes:
         if suffix.lower() in self._by_suffix or len(self._by_suffix) < _MOST_SUFFIXES:
             self._by_suffix.setdefault(suffix.lower(), deque(maxlen=_RECENT)).append(s_per_byte)
 
+    def dropped(self, item: str) -> None:
+        """Note that a file has left the front end in a way that teaches nothing; one that is not there is no error."""
+        self._started.pop(item, None)
+
 
 def _counted_bytes(size_bytes: int) -> int:
     """Return the bytes to reckon with: small files take as long as their overhead, whatever their size."""

@@ -84,6 +84,7 @@ class Driver:
         self._admission = intake.admission
         self._lanes = intake.lanes
         self._free_bytes = intake.free_bytes
+        self._engine_was_up = True
         self._room, self._closing = asyncio.Event(), asyncio.Event()
         self._margin_s = commit_every_s + _ROW_MARGIN_S
         self._now = now
@@ -178,14 +179,18 @@ class Driver:
 
     def _held_by(self) -> str | None:
         """Return what holds the next item back, None if it may be started."""
-        if not self._workers.engine_is_up():
-            return "engine restart"
-        return self._admission.held_by(self._free_bytes(), time.monotonic())
+        now_s, up = time.monotonic(), self._workers.engine_is_up()
+        if up is not self._engine_was_up:
+            # A restart says nothing of the engine's speed.
+            self._engine_was_up = up
+            (self._admission.resume if up else self._admission.pause)(now_s)
+        return self._admission.held_by(self._free_bytes(), now_s) if up else "engine restart"
 
     def _ended(self, task: asyncio.Task[None], item: Item) -> None:
         self._tasks.discard(task)
         self._tally.in_flight = len(self._tasks)
         self._admission.finished(item.item_id, time.monotonic(), answered=False)
+        self._lanes.dropped(item.item_id)
         self._room.set()
         self._keep_failure(task)
 
