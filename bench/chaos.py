@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,10 @@ _OF_RAY = re.compile(r"ray::|/raylet|gcs_server")
 class Seen:
     """What readers have seen so far."""
 
-    items: set[str]
+    items: set[str] = field(default_factory=set)
+    good: set[str] = field(default_factory=set)
     lost: int = 0
+    good_lost: int = 0
     duplicates: int = 0
 
     def look(self, output: Path) -> polars.DataFrame | None:
@@ -62,6 +64,9 @@ class Seen:
         self.duplicates += len(rows) - len(now)
         self.lost += len(self.items - now)
         self.items |= now
+        good = set(rows.filter(polars.col("status") == "ok")["item_id"])
+        self.good_lost += len(self.good - good)
+        self.good |= good
         return rows
 
 
@@ -146,7 +151,7 @@ def _name(process: psutil.Process) -> str:
 def strike(job: Path, folder: Path, kills: int, chance: random.Random, longest_s: float) -> tuple[Seen, Counter[str]]:
     """Start and kill the run so often, then let it end; return what readers saw and what was done."""
     output, known, done = folder / "out", set[str](), Counter[str]()
-    seen = Seen(set())
+    seen = Seen()
     for _ in range(kills):
         process = start(job, folder / "log")
         if wait_for_work(process, output, known) is not None:
@@ -159,9 +164,14 @@ def strike(job: Path, folder: Path, kills: int, chance: random.Random, longest_s
         number = signal.SIGTERM if chance.random() < 0.2 else signal.SIGKILL
         done[number.name if process.poll() is None else "ended"] += 1
         process.send_signal(number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(60)
-        process.kill()
+        try:
+            code = process.wait(60)
+        except subprocess.TimeoutExpired:
+            code = None
+            process.kill()
+            process.wait()
+        if number is signal.SIGTERM and code not in (0, 4):
+            done["sigterm_misses"] += 1
         seen.look(output)
     done["last_exit"] = start(job, folder / "log").wait(_GIVE_UP_S)
     return seen, done
@@ -182,6 +192,8 @@ def figures(items: int, output: Path, seen: Seen, done: Counter[str], limit_s: f
         Figure("last_exit_code", done["last_exit"], "", "0", done["last_exit"] == 0),
         Figure("rows_missing", items - len(seen.items), "", "0", rows.height == items == len(seen.items)),
         Figure("rows_lost", seen.lost, "once readable, then gone", "0", seen.lost == 0),
+        Figure("good_rows_lost", seen.good_lost, "once good, then not", "0", seen.good_lost == 0),
+        Figure("sigterm_misses", done["sigterm_misses"], "not 0 or 4 within 60 s", "0", not done["sigterm_misses"]),
         Figure("duplicates", seen.duplicates, "", "0", seen.duplicates == 0),
         Figure("rows_without_cause", causeless, "", "0", causeless == 0),
         Figure("slowest_row", float(seconds.max() or 0.0), "s", f"<= {limit_s:g}", bool((seconds <= limit_s).all())),

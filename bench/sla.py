@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,7 @@ def screen(folder: Path, name: str, sla_s: float) -> tuple[dict[str, Any], polar
     job |= {"name": f"sla-{name}", "source": {"paths": ["clips"]}, "output": {"path": name}}
     job |= {"policy": str(ROOT / "jobs" / "policies" / "demo.yaml"), "sla": {"per_item_s": sla_s}}
     job |= {"accept": {"error_share": 1.0, "late_share": 1.0}}
+    shutil.rmtree(folder / name, ignore_errors=True)
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(job), encoding="utf-8")
     subprocess.run([sys.executable, str(ROOT / "run_batch.py"), str(path)], check=True)

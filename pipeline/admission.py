@@ -61,6 +61,10 @@ class _Speed:
         """Count no time from now on."""
         self._busy_s, self._since_s = self._open_s(now_s), None
 
+    def forget(self) -> None:
+        """Drop the time since the last answer."""
+        self._busy_s = 0.0
+
     def answered(self, tokens: int, together: int, now_s: float) -> None:
         self._answered.append(_Answered(self._open_s(now_s), tokens, together))
         self._busy_s = 0.0
@@ -197,9 +201,11 @@ class Admission:
             self._items_cap = min(self._most_items, self._items_cap + 1)
 
     def pause(self, now_s: float) -> None:
-        """Admit nothing until `resume`; for an engine that is started anew. The time counts for no speed."""
+        """Admit nothing until `resume`; for an engine that is started anew. The time counts for no speed, nor does
+        that since the last answer: it was the dying engine's."""
         self._paused = True
         self._speed.idle(now_s)
+        self._speed.forget()
 
     def resume(self, now_s: float) -> None:
         """Admit again."""

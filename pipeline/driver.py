@@ -29,7 +29,7 @@ from pipeline.records import Item, LedgerEntry, Phases, Prepared
 from pipeline.row import VerdictRow
 from pipeline.screening import DEATHS_BEFORE_ALONE, History, Screener, failed
 from pipeline.sink import Sink
-from pipeline.verdict import RunFacts, build_row
+from pipeline.verdict import Outcome, RunFacts, build_row
 
 if TYPE_CHECKING:
     from pipeline.workers import Workers
@@ -91,7 +91,7 @@ class Driver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: list[_Again] = []
         self._lost: dict[str, VerdictRow] = {}  # rows of items that come again, by row_id
-        self._generate_s: deque[float] = deque(maxlen=_RECENT)
+        self._generate_s: dict[bool, deque[float]] = {short: deque(maxlen=_RECENT) for short in (False, True)}
         self._failure: BaseException | None = None
 
     async def run(self, work: AsyncIterator[tuple[Item, Todo]], stop: asyncio.Event) -> None:
@@ -101,7 +101,7 @@ class Driver:
         try:
             async for item, todo in self._in_turn(work):
                 if todo.replaces is not None and todo.replaces.reason == "engine_lost":
-                    self._again.append(_Again(item, todo, History(deaths=DEATHS_BEFORE_ALONE)))
+                    self._again.append(_Again(item, todo, History(deaths=DEATHS_BEFORE_ALONE - 1)))
                 elif not await self._admit(item, todo, History(), stop):
                     break
             await self._all_done(stop)
@@ -162,11 +162,13 @@ class Driver:
     async def _admit(self, item: Item, todo: Todo, history: History, stop: asyncio.Event) -> bool:
         """Start on an item as soon as a credit is free and there is an engine; return False if the run is to end."""
         while not self._halted(stop) and (held_by := self._held_by()) is not None:
+            self._tally.held_by = held_by
             self._room.clear()
             since = time.monotonic()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._room.wait(), _POLL_S)
             self._tally.held_s[held_by] = self._tally.held_s.get(held_by, 0.0) + time.monotonic() - since
+        self._tally.held_by = None
         if self._halted(stop):
             return False
         self._admission.admitted(item.item_id)
@@ -200,15 +202,23 @@ class Driver:
         known = {
             "engine_tokens_per_s": self._admission.engine_tokens_per_s(now_s),
             "queue_s": self._admission.expected_wait_s(now_s, item.item_id),
-            "generate_s": max(self._generate_s, default=None),
+            "generate_s": max(self._generate_s[False], default=None),
+            "short_generate_s": max(self._generate_s[True], default=None),
         }
         return Forecast(**{name: value for name, value in known.items() if value is not None})
+
+    def _learn_answer(self, outcome: Outcome) -> None:
+        if outcome.phases.generate_s is not None:
+            self._generate_s[outcome.prepared.short_answer].append(outcome.phases.generate_s)
 
     def prepared(self, item: Item, prepared: Prepared) -> None:
         """Learn what the front end took for an item, and what the engine will."""
         phases = prepared.phases
         front_end = (phases.fetch_s, phases.probe_s, phases.plan_s, phases.decode_s, phases.render_s)
-        self._lanes.finished(item.item_id, sum(spent_s or 0.0 for spent_s in front_end))
+        if prepared.error_code is None and prepared.lesser_look is None and None not in front_end:
+            self._lanes.finished(item.item_id, sum(spent_s or 0.0 for spent_s in front_end))
+        else:
+            self._lanes.dropped(item.item_id)
         if prepared.error_code is None and prepared.prompt_tokens:
             self._admission.known(item.item_id, prepared.prompt_tokens, prepared.prompt_bytes, time.monotonic())
 
@@ -221,7 +231,7 @@ class Driver:
         clock = ItemClock(self._facts.sla_s, self._margin_s, now=self._now)
         try:
             outcome, history = await self._screener.screen(item, clock, history, self)
-            self._generate_s.append(outcome.phases.generate_s or 0.0)
+            self._learn_answer(outcome)
             self._admission.finished(item.item_id, time.monotonic(), answered=outcome.completion is not None)
             row = build_row(item, outcome, self._facts, clock.admitted_at, todo.follows_row_id)
             self._sink.add(row, todo.replaces)

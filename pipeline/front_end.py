@@ -98,7 +98,7 @@ class FrontEnd:
 
     def _steps(self, item: Item, request_id: str, work: Work, forecast: Forecast | None) -> Any:
         limits = self._setup.limits
-        digest = work.timed("fetch_s", lambda: fetch(item.path))
+        digest = work.timed("fetch_s", lambda: fetch(item.path, work.left_s))
         work.learn(content_sha256=digest)
         facts = work.timed("probe_s", lambda: probe(item.path, work.at_most(limits.probe_timeout_s)))
         if facts.duration_s is None and facts.kind != "image":
@@ -212,8 +212,11 @@ class Work:
         return min(limit_s, left_s)
 
 
-def fetch(path: bytes) -> str:
-    """Return the SHA-256 (hex) of the file's bytes; the file is checked before it is opened. Raises ItemError."""
+def fetch(path: bytes, left_s: Callable[[], float]) -> str:
+    """Return the SHA-256 (hex) of the file's bytes; the file is checked before it is opened.
+
+    Raises ItemError, `deadline` as soon as `left_s` says that no time is left.
+    """
     check_file(path)
     digest = hashlib.sha256()
     with opened(path) as fd:
@@ -221,6 +224,8 @@ def fetch(path: bytes) -> str:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
             while chunk := os.read(fd, _READ_BYTES):
                 digest.update(chunk)
+                if left_s() <= 0:
+                    raise ItemError("deadline", "the item's time was over before its file was read")
         except OSError as error:
             raise ItemError("source_unreadable", f"reading the file failed: {error.strerror}") from error
     return digest.hexdigest()

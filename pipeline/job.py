@@ -87,7 +87,7 @@ class Engine(Settings):
     render_in: Literal["auto", "front_end", "engine"] = "auto"
     """Who makes features and tokens: the front-end workers, or the engine's thread (for vLLM versions that take no
     ready inputs); `auto` prefers the workers."""
-    stall_s: float = Field(default=60.0, ge=1)
+    stall_s: float = Field(default=30.0, ge=1)
     """An engine that has work and has not stepped for so long is started anew, seconds."""
     max_restarts: int = Field(default=10, ge=0)
     """How often in a row, without an answer between, the engine is started anew before the run ends."""

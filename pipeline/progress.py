@@ -20,6 +20,14 @@ _PLAIN_EVERY_S = 10.0
 _PHASES = ("fetch", "probe", "plan", "decode", "render", "wait", "prefill", "generate", "parse", "commit")
 
 
+# What a person should know of; to wait for the engine is the rule.
+_TELLING = {
+    "engine restart": "the engine is started anew",
+    "memory": "held back: little memory is free",
+    "object store": "held back: prompts fill the object store",
+}
+
+
 @dataclass
 class Tally:
     """Counts of a run, kept by the driver; its size does not grow with the number of items.
@@ -40,6 +48,8 @@ class Tally:
     good_spans: Histogram = field(default_factory=Histogram)
     audio_tokens: int = 0
     video_tokens: int = 0
+    held_by: str | None = None
+    """What holds the next item back now."""
     held_s: dict[str, float] = field(default_factory=dict)
     """Seconds in which the next item was held back, by what: `engine`, `items`, `object store`, `memory`, …"""
     began: float | None = None
@@ -183,6 +193,8 @@ def describe(tally: Tally, now: float) -> str:
     if slowest is not None:
         parts.append(f"slowest phase {slowest}")
     parts.append(f"{errors} errors")
+    if tally.held_by in _TELLING:
+        parts.append(_TELLING[tally.held_by])
     if tally.total is not None and rate > 0:
         parts.append(f"{_clock((tally.total - tally.skipped - tally.done) / rate)} left")
     return " · ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from pipeline.engine.fake import FakePrompt, fault_of
+from pipeline.engine.fake import FakePrompt, attempt_of, fault_of
 from pipeline.errors import ItemError
 from pipeline.front_end import Work, fetch
 from pipeline.job import Rehearsal
@@ -29,12 +29,11 @@ class RehearsalFrontEnd:
     ) -> tuple[Prepared, FakePrompt | None]:
         """See FrontEnd.prepare; nobody looks, so there is no lesser look."""
         work = self._work = Work(budget_s)
-        attempt = int(request_id.rpartition("-")[2])
         fault = fault_of(item.item_id, self._rehearsal)
-        if fault == "front_end_dies" and attempt == 1:
+        if fault == "front_end_dies" and attempt_of(request_id) == 1:
             os._exit(70)
         try:
-            digest = work.timed("fetch_s", lambda: fetch(item.path))
+            digest = work.timed("fetch_s", lambda: fetch(item.path, work.left_s))
             takes_s = _FOR_EVER_S if fault == "front_end_hangs" else self._rehearsal.front_end_s
             work.timed("decode_s", lambda: time.sleep(takes_s))
         except ItemError as error:
@@ -47,7 +46,7 @@ class RehearsalFrontEnd:
             audio_tokens=_AUDIO_TOKENS,
             prompt_tokens=_PROMPT_TOKENS,
         )
-        return work.prepared, FakePrompt(item.item_id, attempt, _AUDIO_TOKENS, 0, _PROMPT_TOKENS)
+        return work.prepared, FakePrompt(item.item_id, _AUDIO_TOKENS, 0, _PROMPT_TOKENS)
 
     def so_far(self) -> Prepared:
         """See FrontEnd.so_far."""
@@ -55,4 +54,4 @@ class RehearsalFrontEnd:
 
     def warm_up(self) -> FakePrompt:
         """See FrontEnd.warm_up."""
-        return FakePrompt("warm-up", 0, _AUDIO_TOKENS, 0, _PROMPT_TOKENS)
+        return FakePrompt("warm-up", _AUDIO_TOKENS, 0, _PROMPT_TOKENS)

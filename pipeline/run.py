@@ -14,7 +14,7 @@ import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +31,7 @@ from pipeline.deadline import ItemClock
 from pipeline.driver import Driver, Intake
 from pipeline.errors import EngineLost
 from pipeline.events import EventLog
+from pipeline.hardware.memory import total_bytes
 from pipeline.job import Job
 from pipeline.ledger import Ledger, Todo, check_fingerprints, decide, describe, read_ledger
 from pipeline.lock import lock_output, run_folder
@@ -61,7 +62,8 @@ _OBJECT_STORE_BYTES = 2 * 2**30
 # Beyond it Ray would spill prompts to disk.
 _PROMPTS_BYTES = _OBJECT_STORE_BYTES * 6 // 10
 # Host memory left free, so that no worker is the kernel's next victim.
-_RESERVE_BYTES = 2**30
+# Ray kills workers when less than a twentieth is free.
+_RESERVE_BYTES, _RESERVE_SHARE = 2**30, 0.07
 
 
 class Worklist:
@@ -186,7 +188,7 @@ async def _screen_all(
     _stop_on_signals(stop)
     start_ray(resolved.workers, resolved.engine.device, scratch, _OBJECT_STORE_BYTES)
     _stop_on_signals(stop)  # Ray has set handlers of its own meanwhile
-    counting = asyncio.get_running_loop().run_in_executor(None, lambda: sum(1 for _ in worklist.items()))
+    counting = asyncio.create_task(_count(worklist, tally))
     workers: Workers | None = None
     try:
         keeping = Keeping(
@@ -199,9 +201,8 @@ async def _screen_all(
         if workers is None:
             return STOPPED, {}
         start_s = time.monotonic() - begun
-        tally.total = await counting
         events.write("engine_ready", engine=workers.description, start_s=start_s)
-        progress.say(f"{job.name}: {workers.description} ready after {start_s:.0f} s; {tally.total} items listed")
+        progress.say(f"{job.name}: {workers.description} ready after {start_s:.0f} s{_listed(tally)}")
         costs: JsonObject = {"start_s": start_s}
         canary = await _unless_stopped(stop, _ask_canaries(resolved, workers, events, progress))
         if canary is None:
@@ -304,9 +305,18 @@ def _intake(resolved: Resolved) -> Intake:
         most_items=2 * resolved.job.engine.max_num_seqs + resolved.workers,
         first_items=resolved.workers + 1,
         store_bytes=_PROMPTS_BYTES,
-        reserve_bytes=_RESERVE_BYTES,
+        reserve_bytes=max(_RESERVE_BYTES, round(_RESERVE_SHARE * total_bytes())),
     )
     return Intake(admission, Lanes(resolved.workers))
+
+
+async def _count(worklist: Worklist, tally: Tally) -> None:
+    """Count what is listed, for the time that is left; a large source takes its time."""
+    tally.total = await asyncio.to_thread(lambda: sum(1 for _ in worklist.items()))
+
+
+def _listed(tally: Tally) -> str:
+    return "" if tally.total is None else f"; {tally.total} items listed"
 
 
 def _run_facts(resolved: Resolved, run_id: str, engine: str) -> RunFacts:
@@ -345,11 +355,11 @@ async def _unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> 
 
 
 async def _engine_costs(workers: Workers) -> JsonObject:
-    """Return the engine thread's time account and every process's peak memory; empty if the engine is gone."""
-    try:
-        return {"engine_thread": asdict(await workers.engine_stats()), "peak_memory_bytes": await workers.memory()}
-    except EngineLost:
-        return {}
+    """Return the engine thread's time account, if it tells, and the peak memory of every process that does."""
+    costs: JsonObject = {"peak_memory_bytes": await workers.memory()}
+    with suppress(EngineLost, TimeoutError):
+        costs["engine_thread"] = asdict(await workers.engine_stats())
+    return costs
 
 
 def _missing(resolved: Resolved, worklist: Worklist) -> Missing:

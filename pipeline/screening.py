@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 DEATHS_BEFORE_ALONE = 2
 """An item that the engine died with so often is tried with nothing beside it."""
-# A worker has so much less than the item: if it overruns that, it is stuck and gets killed in time for the row.
-_GRACE_S = 2.0
+_FRONT_END_TRIES = 3
+# A worker has twice so much less than the item. If it overruns that by so much it is stuck, and gets killed while there
+# is time left for its last word and the row.
+_GRACE_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,12 @@ class Screener:
             clock.start()
             history = replace(history, tries=history.tries + 1)
             outcome, prompt = await self._prepare(front_end, item, _request(item, history), clock, forecast(item))
-        if outcome.reason == "front_end_lost":
+        for _ in range(1, _FRONT_END_TRIES):
+            if outcome.reason != "front_end_lost":
+                break
             self._events.write("front_end_lost", item_id=item.item_id, uri=item.uri, message=outcome.message)
+            if clock.left_s() < 2 * _GRACE_S:
+                break
             history = replace(history, tries=history.tries + 1)
             outcome, prompt = await self._prepared_again(item, outcome, _request(item, history), clock, forecast(item))
         if watcher is not None:
@@ -102,14 +108,16 @@ class Screener:
     ) -> tuple[Outcome, Any]:
         """Return what the front end made of the item: an outcome so far, and the prompt unless it failed."""
         left_s = clock.left_s()
-        budget_s = max(left_s / 2, left_s - _GRACE_S)
+        budget_s, limit_s = (
+            max(share * left_s, left_s - less) for share, less in ((1 / 3, 2 * _GRACE_S), (2 / 3, _GRACE_S))
+        )
         try:
-            prepared, prompt = await asyncio.wait_for(front_end.prepare(item, request_id, budget_s, forecast), left_s)
+            prepared, prompt = await asyncio.wait_for(front_end.prepare(item, request_id, budget_s, forecast), limit_s)
         except ItemError as error:
             return failed(Prepared(phases=Phases()), error.code, error.message), None
         except TimeoutError:
             known = await front_end.kill()
-            message = f"the front-end worker did not finish within {left_s:.0f} s and was killed"
+            message = f"the front-end worker did not finish within {limit_s:.0f} s and was killed"
             return failed(known, "deadline", message), None
         if prepared.error_code is not None:
             return failed(prepared, prepared.error_code, prepared.error_message or ""), None
@@ -125,7 +133,7 @@ class Screener:
         asked, lost = time.monotonic(), ""
         while True:
             try:
-                return await self._ask(_request(item, history), outcome, prompt, clock, asked), history
+                return await self._ask(item, history, outcome, prompt, clock, asked), history
             except EngineDied as error:
                 lost = str(error)
                 history = replace(history, deaths=history.deaths + 1)
@@ -138,10 +146,17 @@ class Screener:
                 return replace(failed(outcome.prepared, code, lost), phases=waited), history
             history = replace(history, tries=history.tries + 1)
 
-    async def _ask(self, request_id: str, outcome: Outcome, prompt: Any, clock: ItemClock, asked: float) -> Outcome:
+    async def _ask(
+        self, item: Item, history: History, outcome: Outcome, prompt: Any, clock: ItemClock, asked: float
+    ) -> Outcome:
         """Return the outcome with the engine's answer, checked and parsed. Raises ItemError, EngineDied, EngineLost."""
-        short = outcome.prepared.short_answer
-        completion = await self._workers.ask(request_id, prompt, max(0.1, clock.left_s()), short)
+        completion = await self._workers.ask(
+            _request(item, history),
+            prompt,
+            max(0.1, clock.left_s()),
+            short=outcome.prepared.short_answer,
+            alone=history.alone,
+        )
         answered = time.monotonic()
         outcome = replace(outcome, completion=completion, phases=_phases(outcome.phases, completion, answered - asked))
         prepared = outcome.prepared

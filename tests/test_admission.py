@@ -239,8 +239,9 @@ def test_a_pause_admits_nothing_and_is_no_slowness() -> None:
     credits.known("a", 500, 10, 500.0)
     credits.pause(502.0)
     credits.resume(900.0)
-    credits.finished("a", 903.0)
-    assert credits.engine_tokens_per_s(903.0) == pytest.approx(100) and credits.may_admit(FREE, 903.0)
+    # The two seconds before the pause were the old engine's, and led to nothing.
+    credits.finished("a", 905.0)
+    assert credits.engine_tokens_per_s(905.0) == pytest.approx(100) and credits.may_admit(FREE, 905.0)
 
 
 def test_an_item_without_an_answer_gives_its_credit_back_but_no_speed() -> None:

@@ -31,8 +31,10 @@ class EngineStats:
     steps: int
     finished: int
     aborted: int
+    beats: int = 0
+    """Signs of life: steps, and requests taken or dropped."""
     unfinished: int = 0
-    """Requests that wait or run."""
+    """Requests that wait to be taken, wait or run."""
     cache_used: float = 0.0
     """Share of the KV cache's blocks that requests hold."""
 
@@ -45,6 +47,7 @@ class EngineStats:
             steps=self.steps + other.steps,
             finished=self.finished + other.finished,
             aborted=self.aborted + other.aborted,
+            beats=self.beats + other.beats,
             unfinished=other.unfinished,
             cache_used=other.cache_used,
         )

@@ -28,10 +28,9 @@ _FOR_EVER_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class FakePrompt:
-    """What a rehearsal's front end hands over instead of a prompt; nothing befalls attempt 0."""
+    """What a rehearsal's front end hands over instead of a prompt."""
 
     item_id: str
-    attempt: int
     audio_tokens: int
     video_tokens: int
     prompt_tokens: int
@@ -41,6 +40,7 @@ class FakePrompt:
 class _Add:
     request_id: str
     prompt: FakePrompt
+    attempt: int
     future: Future[Any]
     submitted: float
 
@@ -70,7 +70,7 @@ class FakeEngine:
     def submit(self, request_id: str, prompt: FakePrompt, short: bool = False) -> Future[Any]:  # noqa: ARG002
         """See Engine.submit; the one answer there is is short."""
         future: Future[Any] = Future()
-        self._inbox.put(_Add(request_id, prompt, future, time.monotonic()))
+        self._inbox.put(_Add(request_id, prompt, attempt_of(request_id), future, time.monotonic()))
         return future
 
     def completion(self, output: Completion) -> Completion:
@@ -88,7 +88,8 @@ class FakeEngine:
             steps=self._steps,
             finished=self._finished,
             aborted=self._aborted,
-            unfinished=len(self._waiting) + len(self._running),
+            beats=self._steps,
+            unfinished=self._inbox.qsize() + len(self._waiting) + len(self._running),
             cache_used=len(self._running) / self._seats,
         )
 
@@ -141,13 +142,12 @@ class FakeEngine:
             request = self._waiting.popleft()
             self._running[request.request_id] = request
             heapq.heappush(
-                self._due, (time.monotonic() + self._takes_s(request.prompt), next(self._order), request.request_id)
+                self._due, (time.monotonic() + self._takes_s(request), next(self._order), request.request_id)
             )
 
-    def _takes_s(self, prompt: FakePrompt) -> float:
+    def _takes_s(self, request: _Add) -> float:
         """Return how long a request takes; what kills or stalls the engine does it here."""
-        fault = self._fault(prompt)
-        again = prompt.attempt > 1
+        fault, again = self._fault(request), request.attempt > 1
         if fault == "poison" or (fault == "engine_dies" and not again):
             os._exit(70)
         if fault == "engine_stalls" and not again:
@@ -156,8 +156,8 @@ class FakeEngine:
             return _FOR_EVER_S
         return self._rehearsal.slow_s if fault == "slow" else self._rehearsal.answer_s
 
-    def _fault(self, prompt: FakePrompt) -> str | None:
-        return fault_of(prompt.item_id, self._rehearsal) if prompt.attempt else None
+    def _fault(self, request: _Add) -> str | None:
+        return fault_of(request.prompt.item_id, self._rehearsal) if request.attempt else None
 
     def _settle_due(self) -> None:
         now = time.monotonic()
@@ -169,7 +169,7 @@ class FakeEngine:
                 request.future.set_result(self._completion(request, now))
 
     def _completion(self, request: _Add, now: float) -> Completion:
-        text = "{this is no JSON" if self._fault(request.prompt) == "garbage" else self._text
+        text = "{this is no JSON" if self._fault(request) == "garbage" else self._text
         return Completion(
             text=text,
             tokens=(TokenChoice(text, 0.0, ()),),
@@ -192,6 +192,12 @@ class FakeEngine:
             self._waiting.remove(request)
         self._aborted += 1
         request.future.set_exception(ItemError("deadline", "the request was aborted in the engine"))
+
+
+def attempt_of(request_id: str) -> int:
+    """Return the number of the try that a request's name ends with; 0 for the warm-up, which nothing befalls."""
+    number = request_id.rpartition("-")[2]
+    return int(number) if number.isdigit() else 0
 
 
 def fault_of(item_id: str, rehearsal: Rehearsal) -> str | None:

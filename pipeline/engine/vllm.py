@@ -22,6 +22,8 @@ from pipeline.tokens import count_media_tokens, placeholder_ids
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
 
+# Where the engine's thread renders, more would keep those in the batch waiting.
+_TAKEN_BETWEEN_STEPS = 16
 _THINK_END = "</think>"
 
 
@@ -57,6 +59,7 @@ class VllmEngine:
         self._lost: EngineLost | None = None
         self._step_s = self._outside_s = self._idle_s = 0.0
         self._steps = self._finished = self._aborted = 0
+        self._beats = self._taking = 0
         self._thread = threading.Thread(target=self._run, name="engine-steps", daemon=True)
         self._thread.start()
 
@@ -105,7 +108,8 @@ class VllmEngine:
             steps=self._steps,
             finished=self._finished,
             aborted=self._aborted,
-            unfinished=len(self._waiting),
+            beats=self._beats,
+            unfinished=self._inbox.qsize() + self._taking + len(self._waiting),
             cache_used=self._cache_used(),
         )
 
@@ -134,6 +138,7 @@ class VllmEngine:
                 outputs = self._engine.step() if self._engine.has_unfinished_requests() else []
                 stepped = time.perf_counter()
                 self._steps += 1
+                self._beats += 1
                 self._step_s += stepped - started
                 for output in outputs:
                     if output.finished:
@@ -145,8 +150,11 @@ class VllmEngine:
             raise
 
     def _take_requests(self) -> bool:
-        """Hand everything in the inbox to vLLM, waiting if there is no work; return False when told to stop."""
-        while True:
+        """Hand what is in the inbox to vLLM, but no more than a few at a time, waiting if there is no work.
+
+        Returns False when told to stop.
+        """
+        for _ in range(_TAKEN_BETWEEN_STEPS):
             started = time.perf_counter()
             idle = not self._waiting
             try:
@@ -158,11 +166,15 @@ class VllmEngine:
             self._idle_s += (taken - started) if idle else 0.0
             if command is None:
                 return False
+            self._taking = 1
             if isinstance(command, _Add):
                 self._add(command)
             else:
                 self._drop(command)
+            self._taking = 0
+            self._beats += 1
             self._outside_s += time.perf_counter() - (taken if idle else started)
+        return True
 
     def _add(self, request: _Add) -> None:
         try:
@@ -189,11 +201,12 @@ class VllmEngine:
     def _fail_all(self, error: EngineLost) -> None:
         self._lost = error
         for future in self._waiting.values():
-            future.set_exception(error)
+            if not future.done():
+                future.set_exception(error)
         self._waiting.clear()
         while not self._inbox.empty():
             command = self._inbox.get()
-            if isinstance(command, _Add):
+            if isinstance(command, _Add) and not command.future.done():
                 command.future.set_exception(error)
 
     # Reading outputs

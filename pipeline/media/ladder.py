@@ -33,8 +33,9 @@ class Forecast:
     """How long each step takes, learned from earlier items.
 
     `decode_s_per_gigapixel` counts pixels of the source (width x height x source frames of what is looked at),
-    `sound_decode_s_per_hour` hours of recordings without pictures. `queue_s` is the engine's work ahead of the item;
-    `generate_s` and `short_generate_s` are the seconds of a usual and of a short answer.
+    `sound_decode_s_per_hour` hours of recordings without pictures. `queue_s` is the engine's work ahead of the item,
+    `engine_tokens_per_s` how many prompt tokens of whole requests, answers and all, it gets done; `generate_s` and
+    `short_generate_s` are the seconds of a usual and of a short answer, the least that one takes.
     """
 
     decode_s_per_gigapixel: float = 4.0
@@ -103,13 +104,9 @@ def predicted_s(facts: MediaFacts, planned: Plan, forecast: Forecast, short_answ
     """Return the seconds from decoding to the answer's end that a plan takes by the forecast."""
     tokens = planned.audio_tokens + planned.video_tokens
     generate_s = min(forecast.generate_s, forecast.short_generate_s) if short_answer else forecast.generate_s
-    return (
-        _decode_s(facts, planned, forecast)
-        + tokens / 1_000 * forecast.render_s_per_kilotoken
-        + forecast.queue_s
-        + tokens / forecast.engine_tokens_per_s
-        + generate_s
-    )
+    front_end_s = _decode_s(facts, planned, forecast) + tokens / 1_000 * forecast.render_s_per_kilotoken
+    # The engine's speed is that of whole requests, answers and all; but no answer comes sooner than it takes.
+    return front_end_s + max(forecast.queue_s + tokens / forecast.engine_tokens_per_s, generate_s)
 
 
 def source_gigapixels(facts: MediaFacts, planned: Plan) -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from pipeline.engine.base import EngineStats
 from pipeline.errors import EngineDied, EngineLost, ItemError, JobError
@@ -78,17 +79,20 @@ class EngineKeeper:
         if self._failure is not None:
             raise self._failure
 
-    async def ask(self, request_id: str, prompt: Any, timeout_s: float, short: bool = False) -> Completion:
+    async def ask(
+        self, request_id: str, prompt: Any, timeout_s: float, *, short: bool = False, alone: bool = False
+    ) -> Completion:
         """Return the engine's completion, a short answer if asked for.
 
-        Raises ItemError (`deadline` after `timeout_s`, `engine_lost` if there was no engine), EngineDied if the
-        engine died with the question, EngineLost.
+        The death of an engine that has nothing but this question is the question's fault, and does not count
+        against the engine. Raises ItemError (`deadline` after `timeout_s`), EngineDied if the engine died with the
+        question, EngineLost.
         """
         until = time.monotonic() + timeout_s
         try:
             await asyncio.wait_for(self.ready(), timeout_s)
         except TimeoutError:
-            raise ItemError("engine_lost", "the item's time was over before a new engine was ready") from None
+            raise ItemError("deadline", "the item's time was over before a new engine was ready") from None
         actor, generation = self._actor, self._generation
         self._asked += 1
         try:
@@ -97,14 +101,15 @@ class EngineKeeper:
         except TimeoutError:
             actor.abort.remote(request_id)
             raise ItemError("deadline", "the item's time was over in the engine") from None
-        except RayActorError as error:
-            raise self._died(generation, root_cause(error)) from error
         except RayTaskError as error:
             raise ItemError("engine_rejected", root_cause(error)) from error
+        except RayError as error:
+            # Whatever else Ray says of a call is that its process is gone: died, killed for memory, unreachable.
+            raise self._died(generation, root_cause(error), counts=not alone) from error
         finally:
             self._asked -= 1
         if isinstance(result, Lost):
-            raise self._died(generation, result.message)
+            raise self._died(generation, result.message, counts=not alone)
         if isinstance(result, Refused):
             raise ItemError(result.code, result.message)
         self._deaths_in_a_row = 0
@@ -134,10 +139,10 @@ class EngineKeeper:
 
     # Another engine
 
-    def _died(self, generation: int, cause: str) -> EngineDied:
+    def _died(self, generation: int, cause: str, counts: bool = True) -> EngineDied:
         """Take note of an engine's death, once, and see to another; return what its questions raise."""
         if generation == self._generation:
-            self._deaths_in_a_row += 1
+            self._deaths_in_a_row += counts
             self._events.write("engine_died", cause=cause, in_flight=self._asked, deaths_in_a_row=self._deaths_in_a_row)
             self._replace(cause)
         return EngineDied(f"the engine died: {cause}")
@@ -146,7 +151,7 @@ class EngineKeeper:
         self._generation += 1
         self._up.clear()
         self._past, self._latest = self._past.plus(self._latest), _NO_STATS
-        ray.kill(self._actor)
+        _kill(self._actor)
         if self._deaths_in_a_row > self._keeping.max_restarts:
             self._fail(f"the engine died {self._deaths_in_a_row} times in a row without an answer between: {cause}")
         else:
@@ -161,7 +166,7 @@ class EngineKeeper:
             except (RayError, TimeoutError, ItemError, JobError) as error:
                 cause = root_cause(error)
                 self._events.write("engine_start_failed", attempt=attempt, cause=cause)
-                ray.kill(actor)
+                _kill(actor)
                 continue
             self._actor = actor
             self.restarts += 1
@@ -182,15 +187,15 @@ class EngineKeeper:
             await self._up.wait()
             actor, generation = self._actor, self._generation
             first_bytes: int | None = None
-            steps, moved = -1, time.monotonic()
+            beats, moved = -1, time.monotonic()
             while generation == self._generation and self._failure is None:
                 await asyncio.sleep(_PULSE_EVERY_S)
                 pulse = await self._pulse(actor, generation)
                 if pulse is None:
                     break
                 self._latest = pulse.stats
-                if pulse.stats.steps != steps or not pulse.stats.unfinished:
-                    steps, moved = pulse.stats.steps, time.monotonic()
+                if pulse.stats.beats != beats or not pulse.stats.unfinished:
+                    beats, moved = pulse.stats.beats, time.monotonic()
                 elif time.monotonic() - moved > self._keeping.stall_s:
                     await self._stalled(actor, generation)
                     break
@@ -234,12 +239,24 @@ class EngineKeeper:
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Without a keeper a dead engine would be waited for in vain.
+            self._fail(f"the engine's keeper died: {type(error).__name__}: {error}")
 
     def close(self) -> None:
         """Stop watching."""
         for task in self._tasks:
             task.cancel()
+
+
+def _kill(actor: Any) -> None:
+    """End an actor's process, if it is still there."""
+    with suppress(RayError, ValueError):
+        ray.kill(actor)
 
 
 async def _warmed(actor: Any, prompt: Any) -> Completion:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from pipeline.errors import EngineLost, ItemError
+from pipeline.events import EventLog
 from pipeline.front_end import FrontEndSetup
 from pipeline.media.ladder import Forecast
 from pipeline.records import Item, Phases, Prepared
@@ -21,7 +23,9 @@ from pipeline.workers.runtime import result_of, root_cause
 # A worker starts in half a minute; several starts in vain mean that it never will.
 _REVIVAL_ATTEMPTS = 60
 _REVIVAL_PAUSE_S = 2.0
-_LAST_WORD_S = 2.0
+_ANSWER_S = 60.0
+LAST_WORD_S = 1.0
+_LAST_BREATH_S = 5.0
 
 
 def start_front_ends(setup: FrontEndSetup, count: int) -> list[Any]:
@@ -34,8 +38,9 @@ class FreeFrontEnd:
     """A front-end worker that is held for one item."""
 
     def __init__(self, actor: Any) -> None:
-        self._actor = actor
+        self.actor = actor
         self.lost = False
+        self.call: Any = None
 
     async def prepare(
         self, item: Item, request_id: str, budget_s: float, forecast: Forecast | None = None
@@ -44,9 +49,12 @@ class FreeFrontEnd:
 
         Raises ItemError `front_end_lost` if the worker died with the item; Ray starts it again.
         """
-        known, prompt = self._actor.prepare.options(num_returns=2).remote(item, request_id, budget_s, forecast)
+        call = self.actor.prepare.options(num_returns=2).remote(item, request_id, budget_s, forecast)
+        self.call, prompt = call
         try:
-            return await known, prompt
+            return await self.call, prompt
+        except RayTaskError as error:
+            raise ItemError("internal_error", f"the front end raised {root_cause(error)}") from error
         except RayError as error:
             self.lost = True
             raise ItemError(
@@ -57,21 +65,23 @@ class FreeFrontEnd:
         """End a worker that is stuck, Ray starts it again; return what it had found out."""
         self.lost = True
         try:
-            known: Prepared = await asyncio.wait_for(result_of(self._actor.so_far.remote()), _LAST_WORD_S)
+            known: Prepared = await asyncio.wait_for(result_of(self.actor.so_far.remote()), LAST_WORD_S)
         except (RayError, TimeoutError):
             known = Prepared(phases=Phases())
-        ray.kill(self._actor, no_restart=False)
+        with suppress(RayError, ValueError):
+            ray.kill(self.actor, no_restart=False)
         return replace(known, error_code=None, error_message=None)
 
 
 class FrontEndPool:
-    """Hands out workers that have nothing to do."""
+    """Hands out workers that have nothing to do; who has little time comes first."""
 
-    def __init__(self, actors: list[Any]) -> None:
+    def __init__(self, actors: list[Any], events: EventLog) -> None:
         self._actors = actors
-        self._idle: asyncio.Queue[Any] = asyncio.Queue()
-        for actor in actors:
-            self._idle.put_nowait(actor)
+        self._events = events
+        self._idle: deque[Any] = deque(actors)
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._hurrying: deque[asyncio.Future[Any]] = deque()
         self._alive = len(actors)
         self._revivals: set[asyncio.Task[None]] = set()
 
@@ -80,40 +90,81 @@ class FrontEndPool:
         """Wait for a worker that has nothing to do, and hold it.
 
         A worker that is lost meanwhile comes back when Ray has started it again. Raises EngineLost if none is left,
-        TimeoutError if none is free within `timeout_s`.
+        TimeoutError if none is free within `timeout_s`; who gives that is served before others.
         """
-        actor = await asyncio.wait_for(self._idle.get(), timeout_s)
-        if actor is None:
-            self._idle.put_nowait(None)
-            raise EngineLost("no front-end worker is left: each died and could not be started again")
-        free = FreeFrontEnd(actor)
+        free = FreeFrontEnd(await self._take(timeout_s))
         try:
             yield free
         finally:
             if free.lost:
-                revival = asyncio.create_task(self._revive(actor))
+                revival = asyncio.create_task(self._revive(free))
                 self._revivals.add(revival)
                 revival.add_done_callback(self._revivals.discard)
             else:
-                self._idle.put_nowait(actor)
+                self._give(free.actor)
 
-    async def _revive(self, actor: Any) -> None:
+    async def _take(self, timeout_s: float | None) -> Any:
+        if self._alive == 0:
+            raise _none_left()
+        if self._idle:
+            return self._idle.popleft()
+        place: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        (self._waiting if timeout_s is None else self._hurrying).append(place)
+        try:
+            done, _ = await asyncio.wait({place}, timeout=timeout_s)
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled() and place.exception() is None:
+                self._give(place.result())
+            place.cancel()
+            raise
+        if not done:
+            place.cancel()
+            raise TimeoutError
+        return place.result()
+
+    def _give(self, actor: Any) -> None:
+        """Hand a worker to whoever waits, or keep it."""
+        for queue in (self._hurrying, self._waiting):
+            while queue:
+                place = queue.popleft()
+                if not place.done():
+                    place.set_result(actor)
+                    return
+        self._idle.append(actor)
+
+    async def _revive(self, lost: FreeFrontEnd) -> None:
         """Give a lost worker back when it answers again; until then calls to it would fail one after the other."""
+        # The process that was killed could still answer.
+        with suppress(RayError, TimeoutError):
+            await asyncio.wait_for(result_of(lost.call), _LAST_BREATH_S)
         for _ in range(_REVIVAL_ATTEMPTS):
             try:
-                await actor.peak_bytes.remote()
-            except RayError:
+                await asyncio.wait_for(result_of(lost.actor.peak_bytes.remote()), _ANSWER_S)
+            except (RayError, TimeoutError):
                 await asyncio.sleep(_REVIVAL_PAUSE_S)
             else:
-                self._idle.put_nowait(actor)
+                self._give(lost.actor)
                 return
         self._alive -= 1
+        self._events.write("front_end_given_up", left=self._alive)
         if self._alive == 0:
-            self._idle.put_nowait(None)
+            for place in (*self._hurrying, *self._waiting):
+                if not place.done():
+                    place.set_exception(_none_left())
 
-    async def peak_bytes(self) -> dict[str, int]:
-        """Return the peak resident bytes of every worker. Raises EngineLost if one is gone."""
-        try:
-            return {f"front_end_{n}": await actor.peak_bytes.remote() for n, actor in enumerate(self._actors)}
-        except RayError as error:
-            raise EngineLost(f"a front-end worker is gone: {root_cause(error)}") from error
+    async def peak_bytes(self, timeout_s: float) -> dict[str, int]:
+        """Return the peak resident bytes of every worker that answers in time."""
+        peaks = {}
+        for number, actor in enumerate(self._actors):
+            with suppress(RayError, TimeoutError):
+                peaks[f"front_end_{number}"] = await asyncio.wait_for(result_of(actor.peak_bytes.remote()), timeout_s)
+        return peaks
+
+    def close(self) -> None:
+        """Wait for no lost worker any more."""
+        for revival in self._revivals:
+            revival.cancel()
+
+
+def _none_left() -> EngineLost:
+    return EngineLost("no front-end worker is left: each died and could not be started again")

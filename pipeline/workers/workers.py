@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
 from pipeline.engine.base import AnswerForm, EngineStats
-from pipeline.errors import ItemError, JobError
+from pipeline.errors import EngineLost, ItemError, JobError
 from pipeline.events import EventLog
 from pipeline.front_end import FrontEndSetup
 from pipeline.policy import Policy
@@ -19,6 +20,9 @@ from pipeline.workers.actors import EngineActor, peak_memory_bytes
 from pipeline.workers.engine import EngineKeeper, Keeping
 from pipeline.workers.front_ends import FreeFrontEnd, FrontEndPool, start_front_ends
 from pipeline.workers.runtime import root_cause
+
+# At the end of a run nobody waits longer for a process to tell what it took.
+_ACCOUNT_S = 5.0
 
 
 class Workers:
@@ -47,15 +51,17 @@ class Workers:
             raise JobError(f"the engine's answer to the warm-up prompt is of no use: {error}") from error
         except (RayError, TimeoutError) as error:
             raise JobError(f"the engine or a front-end worker did not start: {root_cause(error)}") from error
-        return Workers(FrontEndPool(front_ends), engine, description)
+        return Workers(FrontEndPool(front_ends, events), engine, description)
 
     def free_front_end(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[FreeFrontEnd]:
         """See FrontEndPool.free."""
         return self._front_ends.free(timeout_s)
 
-    async def ask(self, request_id: str, prompt: Any, timeout_s: float, short: bool = False) -> Completion:
+    async def ask(
+        self, request_id: str, prompt: Any, timeout_s: float, *, short: bool = False, alone: bool = False
+    ) -> Completion:
         """See EngineKeeper.ask."""
-        return await self._engine.ask(request_id, prompt, timeout_s, short)
+        return await self._engine.ask(request_id, prompt, timeout_s, short=short, alone=alone)
 
     def engine_is_up(self) -> bool:
         """See EngineKeeper.is_up."""
@@ -70,17 +76,20 @@ class Workers:
         return self._engine.restarts
 
     async def engine_stats(self) -> EngineStats:
-        """Return the time account of the engine's thread. Raises EngineLost."""
-        return await self._engine.stats()
+        """Return the time account of the engine's thread. Raises EngineLost, TimeoutError."""
+        return await asyncio.wait_for(self._engine.stats(), _ACCOUNT_S)
 
     async def memory(self) -> dict[str, int]:
-        """Return the peak resident bytes of every process of the run. Raises EngineLost if one is gone."""
-        peaks = {"driver": peak_memory_bytes(), "engine": await self._engine.peak_bytes()}
-        return peaks | await self._front_ends.peak_bytes()
+        """Return the peak resident bytes of every process of the run that tells."""
+        peaks = {"driver": peak_memory_bytes()}
+        with suppress(EngineLost, TimeoutError):
+            peaks["engine"] = await asyncio.wait_for(self._engine.peak_bytes(), _ACCOUNT_S)
+        return peaks | await self._front_ends.peak_bytes(_ACCOUNT_S)
 
     def stop_watching(self) -> None:
-        """Replace no engine any more: the run ends."""
+        """Start no process anew any more: the run ends."""
         self._engine.close()
+        self._front_ends.close()
 
     @staticmethod
     def close() -> None:

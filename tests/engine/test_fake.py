@@ -28,8 +28,8 @@ def engine(seats: int = 4, **settings: object) -> Iterator[FakeEngine]:
     made.close()
 
 
-def prompt(item_id: str = "a", attempt: int = 1) -> FakePrompt:
-    return FakePrompt(item_id, attempt, 26, 0, 126)
+def prompt(item_id: str = "a") -> FakePrompt:
+    return FakePrompt(item_id, 26, 0, 126)
 
 
 def test_an_answer_follows_the_policys_schema_and_is_no_clean_pass() -> None:
@@ -80,7 +80,7 @@ def test_garbage_is_no_answer() -> None:
 
 def test_nothing_befalls_the_warm_up() -> None:
     with engine(answer_s=0.0, faults={"poison": 1.0}) as one:
-        assert one.submit("warm-up", prompt("warm-up", 0)).result(5).text
+        assert one.submit("warm-up", prompt("warm-up")).result(5).text
 
 
 @pytest.mark.parametrize(("fault", "attempt", "dies"), [("engine_dies", 1, True), ("poison", 2, True)])
@@ -88,7 +88,7 @@ def test_what_kills_the_engine_ends_its_process(fault: str, attempt: int, dies: 
     code = (
         "from tests.engine.test_fake import *\n"
         f"with engine(answer_s=0.0, faults={{{fault!r}: 1.0}}) as one:\n"
-        f"    one.submit('a-{attempt}', prompt('a', {attempt})).result(5)\n"
+        f"    one.submit('a-{attempt}', prompt('a')).result(5)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, timeout=60)
     assert (done.returncode == 70) is dies, done.stderr.decode()
@@ -96,7 +96,7 @@ def test_what_kills_the_engine_ends_its_process(fault: str, attempt: int, dies: 
 
 def test_an_engine_that_dies_once_answers_the_second_try() -> None:
     with engine(answer_s=0.0, faults={"engine_dies": 1.0}) as one:
-        assert one.submit("a-2", prompt("a", 2)).result(5).finish_reason == "stop"
+        assert one.submit("a-2", prompt("a")).result(5).finish_reason == "stop"
 
 
 def test_faults_befall_their_share_of_items_the_same_ones_each_time_and_others_with_another_seed() -> None:

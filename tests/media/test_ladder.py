@@ -16,9 +16,11 @@ from pipeline.records import MediaFacts, Plan, VideoStream
 from tests.media.test_plan import recording
 
 BUDGET = 30_000
-SLOW_ENGINE = Forecast(decode_s_per_gigapixel=0.1, engine_tokens_per_s=300.0)
+SLOW_ENGINE = Forecast(decode_s_per_gigapixel=0.1, engine_tokens_per_s=300.0, generate_s=0.5, short_generate_s=0.2)
+LONG_ANSWERS = Forecast(generate_s=30.0, short_generate_s=10.0)
 SLOW_DECODER = Forecast(decode_s_per_gigapixel=10.0)
 ORDER = ("full", "fewer_frames", "smaller_frames", "shorter_answer", "half", "quarter", "glimpse")
+WITHOUT_SHORTER = tuple(name for name in ORDER if name != "shorter_answer")
 PICTURE = MediaFacts("image", "png_pipe", None, None, VideoStream(0, "png", 4000, 3000, None, 0.0, None))
 SOUND_ALONE = recording(3_600.0, size=None)
 
@@ -38,14 +40,14 @@ def could_take_s(facts: MediaFacts, look: Look, planned: Plan) -> float:
 @pytest.mark.parametrize(
     ("facts", "names"),
     [
-        (recording(1_800.0, sound=False), ORDER),
-        (recording(400.0), ORDER),
-        (recording(100.0), ORDER[:-1]),
+        (recording(1_800.0, sound=False), WITHOUT_SHORTER),
+        (recording(400.0), WITHOUT_SHORTER),
+        (recording(100.0), WITHOUT_SHORTER[:-1]),
         (SOUND_ALONE, ("full", "half", "quarter", "glimpse")),
-        (recording(100.0, size=None), ("full", "shorter_answer", "half", "quarter")),
+        (recording(100.0, size=None), ("full", "half", "quarter")),
         (recording(1.0, size=None), ("full", "shorter_answer")),
-        (PICTURE, ("full", "smaller_frames", "shorter_answer")),
-        (recording(1.0, sound=False), ("full", "smaller_frames", "shorter_answer")),
+        (PICTURE, ("full", "smaller_frames")),
+        (recording(1.0, sound=False), ("full", "shorter_answer")),
         (recording(100.0, size=(32, 32), sound=False), ("full", "shorter_answer", "half")),
     ],
     ids=["long", "middling", "short", "sound", "short sound", "brief sound", "picture", "two frames", "tiny frames"],
@@ -54,6 +56,13 @@ def test_a_recording_has_the_rungs_that_make_it_quicker(facts: MediaFacts, names
     found = ladder(facts)
     assert tuple(look.name for look, _ in found) == names
     assert len({(planned, look.short_answer) for look, planned in found}) == len(found)
+
+
+def test_a_short_answer_helps_where_the_answer_is_what_takes_the_time() -> None:
+    found = ladder(recording(20.0), forecast=LONG_ANSWERS)
+    (full, planned), (look, same), *_ = found
+    assert (full.name, look.name) == ("full", "shorter_answer")
+    assert look.short_answer and same == planned
 
 
 def test_pictures_stay_as_they_are_where_decoding_takes_the_time() -> None:
@@ -103,10 +112,11 @@ def test_half_is_half_whichever_limit_bound_the_whole_look(duration_s: float, bu
     ("facts", "left_s", "said"),
     [
         (recording(20.0), 57.0, "the whole look"),
-        (recording(400.0), 45.0, "half the frames, half the pixels"),
+        (recording(400.0), 45.0, "half the frames"),
+        (recording(400.0), 38.0, "half the frames, half the pixels"),
         (SOUND_ALONE, 0.0, "60 s of the recording"),
-        (PICTURE, 0.0, "half the pixels, a short answer"),
-        (recording(100.0), 0.0, "half the frames, half the pixels, a short answer, a quarter as much of the recording"),
+        (PICTURE, 0.0, "half the pixels"),
+        (recording(100.0), 0.0, "half the frames, half the pixels, a quarter as much of the recording"),
     ],
 )
 def test_a_row_says_what_was_given_up_and_why(facts: MediaFacts, left_s: float, said: str) -> None:
@@ -128,9 +138,10 @@ def test_the_seconds_are_those_decided_by() -> None:
         (PICTURE, Forecast(1, 0, 0, 1e12, 0, 0), 0.012),
         (recording(1_800.0, size=None), Forecast(0, 10, 0, 1e12, 0, 0), 5.0),
         (recording(100.0, size=None), Forecast(0, 0, 2, 1e12, 0, 0), 2.6),
-        (recording(100.0, size=None), Forecast(0, 0, 0, 100, 7, 3), 13.0 + 7 + 3),
+        (recording(100.0, size=None), Forecast(0, 0, 0, 100, 7, 3), 13.0 + 7),
+        (recording(100.0, size=None), Forecast(0, 0, 0, 100, 7, 30), 30.0),
     ],
-    ids=["decode", "picture", "sound", "render", "engine"],
+    ids=["decode", "picture", "sound", "render", "engine", "answer"],
 )
 def test_the_forecast_adds_up(facts: MediaFacts, forecast: Forecast, wanted_s: float) -> None:
     assert predicted_s(facts, plan(facts, Media(), BUDGET), forecast) == pytest.approx(wanted_s, rel=1e-6)
