@@ -15,6 +15,7 @@ from tests.end_to_end.conftest import Workplace
 pytestmark = pytest.mark.engine
 
 ITEMS = 60
+SOURCE = {"manifest": "items.csv"}
 FAULTS = {
     "hang": 0.02,
     "garbage": 0.05,
@@ -39,16 +40,24 @@ EXPECTED: dict[str | None, set[tuple[str, str | None]]] = {
 @pytest.fixture
 def rehearsal(workplace: Workplace) -> dict[str, Any]:
     workplace.clips.mkdir()
-    for number in range(ITEMS):
-        (workplace.clips / f"{number:02d}.wav").write_bytes(b"item %d" % number)
-    return {"answer_s": 0.05, "seed": 3, "faults": FAULTS}
+    names = [f"{number:02d}" for number in range(ITEMS)]
+    for name in names:
+        (workplace.clips / f"{name}.wav").write_bytes(name.encode())
+    # Ids of its own, so that the same items are struck wherever the test runs.
+    listing = "".join(f"clips/{name}.wav,item-{name}\n" for name in names)
+    (workplace.folder / "items.csv").write_text(f"uri,id\n{listing}", encoding="utf-8")
+    return {"answer_s": 0.05, "seed": 573, "faults": FAULTS}
 
 
 def test_whatever_dies_every_item_gets_its_row_with_its_cause_and_in_time(
     workplace: Workplace, rehearsal: dict[str, Any]
 ) -> None:
     job = workplace.write_job(
-        rehearsal=rehearsal, engine={"stall_s": 3}, sla={"per_item_s": 30}, accept={"error_share": 1, "late_share": 1}
+        source=SOURCE,
+        rehearsal=rehearsal,
+        engine={"stall_s": 3},
+        sla={"per_item_s": 30},
+        accept={"error_share": 1, "late_share": 1},
     )
     run = workplace.run(job)
     assert run.code == 0, run.said
@@ -71,7 +80,7 @@ def test_the_journal_tells_deaths_stalls_with_stacks_and_restarts(
     workplace: Workplace, rehearsal: dict[str, Any]
 ) -> None:
     faults = {"engine_stalls": 0.1}
-    job = workplace.write_job(rehearsal=rehearsal | {"faults": faults}, engine={"stall_s": 2})
+    job = workplace.write_job(source=SOURCE, rehearsal=rehearsal | {"faults": faults}, engine={"stall_s": 2})
     assert workplace.run(job).code == 0
     (journal,) = workplace.output.glob("_runs/*/events.jsonl")
     events = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
@@ -83,7 +92,9 @@ def test_the_journal_tells_deaths_stalls_with_stacks_and_restarts(
 def test_an_engine_that_never_answers_again_ends_the_run_with_what_is_committed(
     workplace: Workplace, rehearsal: dict[str, Any]
 ) -> None:
-    job = workplace.write_job(rehearsal=rehearsal | {"faults": {"poison": 1.0}}, engine={"max_restarts": 1})
+    job = workplace.write_job(
+        source=SOURCE, rehearsal=rehearsal | {"faults": {"poison": 1.0}}, engine={"max_restarts": 1}
+    )
     run = workplace.run(job)
     assert run.code == 4
     assert "died 2 times in a row without an answer between" in run.said
