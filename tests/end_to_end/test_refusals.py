@@ -118,10 +118,10 @@ def test_a_reader_that_closes_the_pipe_of_a_dry_run_sees_no_traceback(ready: Wor
 
 def test_a_dry_run_prints_job_items_and_plans_and_writes_nothing(ready: Workplace) -> None:
     ready.take("telescope_mirror.mp4", "broken.mp4")
-    run = ready.run(ready.write_job(), "--dry-run", "--set", "media.video.max_rate_hz=1")
+    run = ready.run(ready.write_job(), "--dry-run", "--set", "media.video.max_frames=64")
     assert run.code == 0
     resolved = yaml.safe_load(run.said.split("\n\n")[0])
-    assert resolved["media"]["video"]["max_rate_hz"] == 1
+    assert resolved["media"]["video"]["max_frames"] == 64
     assert resolved["sla"]["per_item_s"] == 60.0
     assert "3 items, 3 to be screened" in run.said
     assert "av (" in run.said and "audio tokens" in run.said
