@@ -80,7 +80,12 @@ def test_the_journal_tells_deaths_stalls_with_stacks_and_restarts(
     workplace: Workplace, rehearsal: dict[str, Any]
 ) -> None:
     faults = {"engine_stalls": 0.1}
-    job = workplace.write_job(source=SOURCE, rehearsal=rehearsal | {"faults": faults}, engine={"stall_s": 2})
+    job = workplace.write_job(
+        source=SOURCE,
+        rehearsal=rehearsal | {"faults": faults},
+        engine={"stall_s": 2},
+        accept={"error_share": 1, "late_share": 1},
+    )
     assert workplace.run(job).code == 0
     (journal,) = workplace.output.glob("_runs/*/events.jsonl")
     events = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
