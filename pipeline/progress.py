@@ -12,12 +12,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.deadline import PHASES
 from pipeline.histogram import Histogram
 from pipeline.ledger import is_good
 from pipeline.row import VerdictRow
 
 _PLAIN_EVERY_S = 10.0
-_PHASES = ("fetch", "probe", "plan", "decode", "render", "wait", "prefill", "generate", "parse", "commit")
 
 
 # What a person should know of; to wait for the engine is the rule.
@@ -68,7 +68,7 @@ class Tally:
         self._time(row)
         self.audio_tokens += row.audio_tokens
         self.video_tokens += row.video_tokens
-        for phase in _PHASES:
+        for phase in PHASES:
             self.phase_s[phase] = self.phase_s.get(phase, 0.0) + (getattr(row, f"{phase}_s") or 0.0)
 
     def take_back(self, row: VerdictRow) -> None:
