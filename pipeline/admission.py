@@ -150,10 +150,6 @@ class Admission:
         """How many items have a credit."""
         return len(self._flying)
 
-    def may_admit(self, available_bytes: int, now_s: float) -> bool:
-        """Return whether one more item may be started; `available_bytes` is the host's free memory."""
-        return self.held_by(available_bytes, now_s) is None
-
     def held_by(self, available_bytes: int, now_s: float) -> HeldBy | None:
         """Return what holds the next item back, None if nothing does.
 

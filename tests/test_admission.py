@@ -69,7 +69,7 @@ class World:
     def run(self, until_s: float) -> World:
         chance = random.Random(self.seed)
         while self.now_s < until_s:
-            while self.credits.may_admit(FREE, self.now_s):
+            while self.credits.held_by(FREE, self.now_s) is None:
                 tokens = round(TOKENS * chance.uniform(1 - self.spread, 1 + self.spread))
                 name = len(self.items)
                 self.items.append(Simulated(self.now_s, tokens, float(tokens)))
@@ -199,7 +199,6 @@ def test_what_holds_the_next_item_back(
     for number in range(in_flight):
         credits.admitted(f"more {number}")
     assert credits.held_by(available_bytes, 15.0) == held
-    assert credits.may_admit(available_bytes, 15.0) == (held is None)
 
 
 def test_before_the_first_answer_only_the_first_items_go_in() -> None:
@@ -241,7 +240,7 @@ def test_a_pause_admits_nothing_and_is_no_slowness() -> None:
     credits.resume(900.0)
     # The two seconds before the pause were the old engine's, and led to nothing.
     credits.finished("a", 905.0)
-    assert credits.engine_tokens_per_s(905.0) == pytest.approx(100) and credits.may_admit(FREE, 905.0)
+    assert credits.engine_tokens_per_s(905.0) == pytest.approx(100) and credits.held_by(FREE, 905.0) is None
 
 
 def test_an_item_without_an_answer_gives_its_credit_back_but_no_speed() -> None:
