@@ -254,16 +254,11 @@ def is_good(status: Status) -> bool:
     return status in ("ok", "gated", "duplicate")
 
 
-def is_done(entry: LedgerEntry, source_key: str, retry: Retry = "errors") -> bool:
-    """Return whether a row is final: it is about this state of the file, and good or not to be tried again.
+def is_final(row: LedgerEntry | Facts, retry: Retry = "errors") -> bool:
+    """Return whether a row about the present state of its file is good or not to be tried again.
 
     `retry`: "errors" tries retryable failures and deadlines again, "all" permanent ones too, "none" nothing.
     """
-    return entry.source_key == source_key and _is_final(entry, retry)
-
-
-def _is_final(row: LedgerEntry | Facts, retry: Retry) -> bool:
-    """Return whether a row about the present state of its file is final."""
     if is_good(row.status) or retry == "none":
         return True
     return retry == "errors" and not _retryable(row)
@@ -285,7 +280,7 @@ def decide(item: Item, ledger: Ledger, fingerprint: str, on_change: OnChange, re
     if row is not None:
         facts, same = ledger.facts(row), ledger.source_key(row) == item.source_key
         gone = item.size_bytes is None and is_good(facts.status)
-        if gone or (same and _is_final(facts, retry)):
+        if gone or (same and is_final(facts, retry)):
             return Skip(facts)
         entry = ledger.entry_at(row)
         return Todo("retry" if same else "changed", replaces=entry, follows_row_id=entry.row_id)

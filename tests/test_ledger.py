@@ -22,7 +22,7 @@ from pipeline.ledger import (
     check_fingerprints,
     decide,
     describe,
-    is_done,
+    is_final,
     is_good,
     read_ledger,
 )  # fmt: skip
@@ -161,14 +161,13 @@ def test_done_depends_on_the_row_and_on_what_is_to_be_retried(
 ) -> None:
     entry = LedgerEntry("r", "k", "f", status, reason, True)
     retries: tuple[Retry, ...] = ("errors", "all", "none")
-    assert [is_done(entry, "k", retry) for retry in retries] == [errors, all_, none]
-    assert not any(is_done(entry, "changed", retry) for retry in retries)
+    assert [is_final(entry, retry) for retry in retries] == [errors, all_, none]
     assert is_good(status) == (status in ("ok", "gated", "duplicate"))
 
 
 def test_every_permanent_reason_is_final_and_every_other_is_tried_again() -> None:
     for reason in REASONS.values():
-        assert is_done(LedgerEntry("r", "k", "f", "error", reason.code, True), "k") == (not reason.retryable)
+        assert is_final(LedgerEntry("r", "k", "f", "error", reason.code, True)) == (not reason.retryable)
 
 
 @pytest.fixture
