@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,8 @@ Canvas = NDArray[np.float32]
 
 _WORDS = ("CAM 03", "REC", "12:41:07", "LIVE", "EXIT", "Room 4", "出口", "2026-11-30", "CH 2", "MUTE", "Lobby")
 _LEAST_SHOT_S = 1.5
+_SKETCH = (64, 36)
+"""Width and height at which a background is painted to learn its colours."""
 _SMALL_PIXELS = 20_000
 """Smaller frames are painted at twice their size, so that edges are as soft as after scaling."""
 
@@ -51,13 +53,12 @@ class Painter:
         self._black = float(rng.uniform(0, 9))
         self._dark_spans = self._darkness(rng)
         self._flash = _Flash(scene.first("flashing"), rng)
-        motion = scene.first("motion")
-        self._motion = _Motion(motion, rng, camera=motion is not None and self._has_texture(motion))
+        self._backgrounds: dict[tuple[int, int, int], Canvas] = {}
+        self._motion = _Motion(scene.first("motion"), rng, self._behind_motion(), camera=self._shift_shows())
         self._fire = _Fire(rng) if "fire" in self._beside else None
         self._dimming = (
             (float(rng.uniform(0.05, 0.25)), float(rng.uniform(6, 25))) if "dimming" in self._beside else None
         )
-        self._backgrounds: dict[tuple[int, int, int], Canvas] = {}
 
     def frame(self, time_s: float, width: int, height: int) -> Frame:
         """Return the picture on screen at a time, (height, width, 3) RGB."""
@@ -79,8 +80,8 @@ class Painter:
             self._fire.paint(canvas, rng)
         if self._clock is not None:
             self._clock.paint(canvas, time_s)
-        self._motion.paint(canvas, time_s)
         self._flash.paint(canvas, time_s)
+        self._motion.paint(canvas, time_s)
         if self._dimming is not None:
             depth, period_s = self._dimming
             canvas *= 1 - depth * (0.5 - 0.5 * np.cos(2 * np.pi * time_s / period_s))
@@ -102,10 +103,25 @@ class Painter:
             spans.append((start_s, min(room_s, start_s + float(rng.uniform(0.8, 5.0)))))
         return spans
 
-    def _has_texture(self, event: Event) -> bool:
-        """Return whether a shift of the whole picture could be seen all the while."""
-        shots = range(self._shot(event.start_s), self._shot(event.end_s) + 1)
-        return all(_kind(np.random.default_rng((self._style_seed, shot))) is _soft_scene for shot in shots)
+    def _shots(self, event: Event) -> range:
+        return range(self._shot(event.start_s), self._shot(event.end_s) + 1)
+
+    def _shift_shows(self) -> bool:
+        """Return whether a shift of the whole picture could be seen all the while there is motion."""
+        motion, flashing = self._scene.first("motion"), self._scene.first("flashing")
+        if motion is None or (flashing is not None and _overlap(motion, flashing)):
+            return False
+        kinds = [_kind(np.random.default_rng((self._style_seed, shot))) for shot in self._shots(motion)]
+        return all(kind is _soft_scene for kind in kinds)
+
+    def _behind_motion(self) -> list[NDArray[np.float32]]:
+        """Return the mean colours (3,) of what motion passes before: each shot, and each one lit by a flash."""
+        motion, flashing = self._scene.first("motion"), self._scene.first("flashing")
+        if motion is None:
+            return []
+        plain = [self._background(*_SKETCH, shot).mean((0, 1)) for shot in self._shots(motion)]
+        lit = flashing is not None and _overlap(motion, flashing)
+        return plain + [self._flash.over(colour) for colour in plain] if lit else plain
 
     def _shot(self, time_s: float) -> int:
         """Return the number of cuts before a time."""
@@ -116,6 +132,10 @@ class Painter:
             rng = np.random.default_rng((self._style_seed, shot))
             self._backgrounds[width, height, shot] = _background(rng, width, height, "text" in self._beside)
         return self._backgrounds[width, height, shot]
+
+
+def _overlap(one: Event, other: Event) -> bool:
+    return one.start_s < other.end_s and other.start_s < one.end_s
 
 
 def _cuts_s(rng: np.random.Generator, duration_s: float) -> NDArray[np.float64]:
@@ -162,10 +182,16 @@ class _Flash:
     def paint(self, canvas: Canvas, time_s: float) -> None:
         if self._on(time_s):
             place = canvas[_slices(canvas, self._part)]
-            colour, lit = self._colour, place.mean((0, 1))
-            if np.abs(colour - lit).sum() < _LEAST_CONTRAST:
-                colour = np.where(lit > 127, 15, 240).astype(np.float32)
-            place += self._strength * (colour - place)
+            place += self._strength * (self._light(place.mean((0, 1))) - place)
+
+    def over(self, behind: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the colour (3,) of a place of mean colour `behind` while the light is on."""
+        return np.asarray(behind + self._strength * (self._light(behind) - behind), np.float32)
+
+    def _light(self, behind: NDArray[np.float32]) -> NDArray[np.float32]:
+        if np.abs(self._colour - behind).sum() >= _LEAST_CONTRAST:
+            return self._colour
+        return np.where(behind > 127, 15, 240).astype(np.float32)
 
 
 _LEAST_CONTRAST = 200.0
@@ -176,10 +202,14 @@ _LIGHTS = ((255, 255, 255), (255, 255, 255), (255, 240, 200), (255, 60, 50), (70
 class _Motion:
     """Something that darts through the picture, or the camera torn about."""
 
-    def __init__(self, event: Event | None, rng: np.random.Generator, camera: bool) -> None:
+    def __init__(
+        self, event: Event | None, rng: np.random.Generator, behind: Sequence[NDArray[np.float32]], camera: bool
+    ) -> None:
+        """`behind`: the colours (3,) that it must stand out from; `camera`: whether it may be the camera."""
         self._event = event
         self._camera = bool(rng.random() < 0.2) and camera
-        self._thing, self._seen = _thing(rng, 0.28, 0.5), False
+        thing = _thing(rng, 0.28, 0.5)
+        self._thing = replace(thing, colour=_standing_out(thing.colour, behind))
         self._knots_s, self._places = np.zeros(1), np.zeros((1, 2))
         if event is None:
             return
@@ -205,9 +235,6 @@ class _Motion:
         if not self._active(time_s) and self._appears:
             return
         y, x = self._at(min(max(time_s, self._event.start_s), self._event.end_s))
-        if not self._seen:
-            self._thing = replace(self._thing, colour=_standing_out(self._thing.colour, canvas))
-            self._seen = True
         _draw(canvas, replace(self._thing, x=float(x), y=float(y)))
 
 
@@ -288,12 +315,18 @@ def _draw(canvas: Canvas, thing: _Thing) -> None:
     place[inside] = colour
 
 
-def _standing_out(colour: tuple[float, float, float], canvas: Canvas) -> tuple[float, float, float]:
-    """Return the colour, or another if it is too near the picture's mean."""
-    behind = canvas.mean((0, 1))
-    if np.abs(np.array(colour) - behind).sum() >= 150:
-        return colour
-    red, green, blue = np.where(behind > 127, behind - 110, behind + 110)
+_LEAST_STANDING_OUT = 150.0
+"""How much a thing that darts about differs from what is behind it, summed over red, green and blue."""
+
+
+def _standing_out(colour: Sequence[float], behind: Sequence[NDArray[np.float32]]) -> tuple[float, float, float]:
+    """Return the colour, or the one that stands out most if it is too near one of those behind."""
+
+    def least(one: Sequence[float]) -> float:
+        return min((float(np.abs(np.array(one) - other).sum()) for other in behind), default=float("inf"))
+
+    pure = itertools.product((20.0, 235.0), repeat=3)
+    red, green, blue = colour if least(colour) >= _LEAST_STANDING_OUT else max(pure, key=least)
     return float(red), float(green), float(blue)
 
 

@@ -148,7 +148,7 @@ def without_pictures(scene: Scene) -> Scene:
 
 
 def _heard(rng: np.random.Generator, duration_s: float) -> list[Event]:
-    which = rng.choice(4, p=(0.5, 0.22, 0.22, 0.06))
+    which = rng.choice(4, p=(0.46, 0.21, 0.21, 0.12))
     events = []
     if which in (1, 3) and duration_s >= 1.5:
         events.append(_stretch(rng, "alarm", duration_s, 1.5, 20.0))
@@ -162,7 +162,7 @@ def _heard(rng: np.random.Generator, duration_s: float) -> list[Event]:
 def _seen(rng: np.random.Generator, lit_s: float) -> list[Event]:
     if lit_s < BRIEF_S:
         return []
-    which = rng.choice(4, p=(0.44, 0.25, 0.25, 0.06))
+    which = rng.choice(4, p=(0.42, 0.22, 0.22, 0.14))
     events = []
     if which in (1, 3):
         events.append(_stretch(rng, "flashing", lit_s, 2.0, 15.0))

@@ -54,7 +54,7 @@ def sound(scene: Scene, voices: Voices) -> Samples:
         if name != LOUD:
             mix += _beside(rng, name, samples, voices, LOUD in scene.beside_sound)
     background = max(_rms(mix), 10 ** (-50 / 20))
-    for event in scene.events:
+    for event in sorted(scene.events, key=lambda event: _LAYERS.get(event.label, 0)):
         _add(mix, event, rng, background, voices)
     if rng.random() < 0.35:
         mix = _echo(rng, mix)
@@ -75,20 +75,29 @@ def _beside(rng: np.random.Generator, name: str, samples: int, voices: Voices, l
     return 10 ** (rng.uniform(*((-26, -8) if loud else (-44, -26))) / 20) * _unit(made)
 
 
+_LAYERS = {"alarm": 1, "speech": 2, "bang": 3}
+"""The order in which events are added: what comes later must be heard over what is there already."""
+
+
 def _add(mix: NDArray[np.float64], event: Event, rng: np.random.Generator, background: float, voices: Voices) -> None:
-    """Add one event to the mix, loud enough to be heard over the background (root mean square)."""
+    """Add one event to the mix, loud enough to be heard over the background (root mean square) and former events."""
     start = round(event.start_s * _RATE)
     length = min(round((event.end_s - event.start_s) * _RATE), len(mix) - start)
+    there = _rms(mix[start : start + length])
     if event.label == "alarm":
-        loud = max(background * 10 ** (rng.uniform(5, 14) / 20), 10 ** (rng.uniform(-30, -14) / 20))
+        loud = max(background * _gain(rng, 5, 14), _gain(rng, -30, -5))
         mix[start : start + length] += loud * _faded(_unit(alarm(rng, length)))
     elif event.label == "bang":
-        loud = max(background * 10 ** (rng.uniform(24, 30) / 20), 10 ** (rng.uniform(-9, 0) / 20))
         burst = bang(rng, min(len(mix) - start, round(3.0 * _RATE)))
-        mix[start : start + len(burst)] += min(loud, 1.5) * burst
+        loud = max(background * _gain(rng, 24, 30), there * _gain(rng, 15, 24), _gain(rng, -9, 0))
+        mix[start : start + len(burst)] += loud * burst
     elif event.label == "speech":
-        loud = max(background * 10 ** (rng.uniform(5, 14) / 20), 10 ** (rng.uniform(-32, -17) / 20))
+        loud = max(background * _gain(rng, 5, 14), there * _gain(rng, -9, 3), _gain(rng, -32, -13))
         mix[start : start + length] += loud * _unit(speech(rng, length, voices))
+
+
+def _gain(rng: np.random.Generator, least_db: float, most_db: float) -> float:
+    return float(10 ** (rng.uniform(least_db, most_db) / 20))
 
 
 def alarm(rng: np.random.Generator, samples: int) -> NDArray[np.float64]:
