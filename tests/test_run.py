@@ -18,7 +18,7 @@ from rich.console import Console
 from pipeline import run as run_module
 from pipeline.canary import CANARY_FILE
 from pipeline.engine.base import EngineStats
-from pipeline.errors import EngineLost, ItemError
+from pipeline.errors import EngineDied, EngineLost, ItemError
 from pipeline.job import load_job
 from pipeline.ledger import Ledger, Retry, read_ledger
 from pipeline.policy import Policy, prompt_digest
@@ -42,6 +42,7 @@ class Place:
         self.folder = folder
         self.seen: list[str] = []
         self.started = 0
+        self.engines_ended = 0
         self.selection = EVERYTHING
         self.ask: Callable[[str], Completion] = lambda _: GOOD
         self.prepare: Callable[[Item], Any] = lambda _: READY
@@ -107,6 +108,9 @@ class FakeWorkers(Scripted):
 
     def engine_restarts(self) -> int:
         return 0
+
+    def engine_generation(self) -> int:
+        return self._place.engines_ended
 
     async def engine_stats(self) -> EngineStats:
         return EngineStats(0.0, 0.0, 0.0, 0, 0, 0)
@@ -192,6 +196,22 @@ def test_an_engine_that_is_lost_with_a_canary_ends_the_run_with_4(place: Place) 
     assert place.rows() == 0 and place.seen == ["known.wav"]
     summary, events = place.newest()
     assert summary["exit_code"] == 4 and "run_broken" in [event["event"] for event in events]
+
+
+@pytest.mark.parametrize(("deaths", "code", "rows"), [(3, 0, 2), (99, 4, 0)])
+def test_a_canary_that_the_engine_dies_with_is_asked_again_and_is_no_wrong_answer(
+    place: Place, deaths: int, code: int, rows: int
+) -> None:
+    def ask(request_id: str) -> Completion:
+        if place.engines_ended < deaths:
+            place.engines_ended += 1
+            raise EngineDied("the engine died: killed")
+        return GOOD
+
+    place.ask = ask
+    got, said = place.run()
+    assert (got, place.rows()) == (code, rows), said
+    assert ("stopped early" in said) == (code == 4)
 
 
 def test_the_models_own_verdict_is_compared_and_not_the_routed_one(place: Place) -> None:
