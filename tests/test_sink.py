@@ -231,7 +231,7 @@ def test_a_later_row_of_this_run_replaces_an_earlier_one_whose_part_is_closed(tm
     ]  # fmt: skip
     sink.add(make_row("d"))
     sink.commit()
-    assert part_of(tmp_path, "d") == "part-run-00002.parquet"
+    assert part_of(tmp_path, "d") == "part-run-00001.parquet"
     for name in ("a", "c", "item1"):
         part = part_of(tmp_path, name)
         assert part is not None
