@@ -163,12 +163,13 @@ async def _run(
             facts |= costs
     missing = Missing() if early is not None else await asyncio.to_thread(_missing, resolved, worklist)
     code = _exit_code(resolved.job, tally, worklist, missing) if early is None else early
+    events.write("run_ended", exit_code=code, done=tally.done, missing=missing.count, events_dropped=events.dropped)
+    facts["events_dropped"] = events.dropped
     ending = Ending(tally, missing, _means(resolved), code, time.monotonic() - started, facts)
     try:
         write_json_atomic(folder / "run.json", _identity(resolved, run_id, selection) | ending.facts())
     except OSError as error:
         progress.say(f"{resolved.job.name}: run.json of this run cannot be written: {error}")
-    events.write("run_ended", exit_code=code, done=tally.done, missing=missing.count)
     for line in ending.lines(resolved.job.name, _ENDINGS[early], resolved.job.output.path):
         progress.say(line)
     return code

@@ -95,7 +95,7 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """All that is known of a run when it ends; `costs` are its time accounts as in run.json, as far as known."""
+    """All that is known of a run when it ends; `costs` are its accounts as in run.json, as far as known."""
 
     tally: Tally
     missing: Missing
@@ -142,6 +142,8 @@ class Ending:
             more = ", …" if self.missing.count > _SHOWN_MISSING else ""
             shown = ", ".join(self.missing.first[:_SHOWN_MISSING])
             yield f"  {self.missing.count} items have no row: {shown}{more}; report this"
+        if dropped := self.costs.get("events_dropped", 0):
+            yield f"  {dropped} events could not be written to events.jsonl: look at the output's disk"
 
 
 def sla_facts(tally: Tally, sla_s: float) -> JsonObject:

@@ -19,6 +19,7 @@ from pipeline import run as run_module
 from pipeline.canary import CANARY_FILE
 from pipeline.engine.base import EngineStats
 from pipeline.errors import EngineDied, EngineLost, ItemError
+from pipeline.events import EventLog
 from pipeline.job import load_job
 from pipeline.ledger import Ledger, Retry, read_ledger
 from pipeline.policy import Policy, prompt_digest
@@ -355,6 +356,22 @@ def test_a_row_that_takes_anothers_place_or_follows_it_names_it(place: Place, ch
     assert new == {name: old[name]["row_id"] for name in redone}
     assert len(rows) == (4 if change == "append" else 2)
     assert len(kept) == {"file": 1, "retry": 1, "append": 2, "rewrite": 0}[change]
+
+
+def test_a_run_says_how_many_events_its_journal_lacks(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "EventLog", lambda _: EventLog(Path("/dev/full")))
+    code, said = place.run(canary={})
+    assert code == 0, said
+    (path,) = place.folder.glob("out/_runs/*/run.json")
+    # run_started, engine_ready, run_ended
+    assert json.loads(path.read_text(encoding="utf-8"))["events_dropped"] == 3
+    assert "3 events could not be written to events.jsonl" in said
+
+
+def test_a_run_whose_journal_is_whole_says_nothing_of_it(place: Place) -> None:
+    _, said = place.run(canary={})
+    summary, events = place.newest()
+    assert summary["events_dropped"] == events[-1]["events_dropped"] == 0 and "events.jsonl" not in said
 
 
 def test_a_run_says_how_long_items_took_and_where_their_time_went(place: Place) -> None:

@@ -80,11 +80,14 @@ class EngineKeeper:
 
     async def ready(self) -> None:
         """Wait until there is an engine. Raises EngineLost if there will be none."""
+        await self._until_up()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _until_up(self) -> None:
         # An engine may be gone again before those who waited for it get to run.
         while not self._up.is_set():
             await self._up.wait()
-        if self._failure is not None:
-            raise self._failure
 
     async def ask(
         self, request_id: str, prompt: Any, timeout_s: float, *, short: bool = False, alone: bool = False
@@ -194,7 +197,7 @@ class EngineKeeper:
     async def _watch(self) -> None:
         """Look at the engine every second; replace one that is dead, stands still with work, or has grown too much."""
         while self._failure is None:
-            await self._up.wait()
+            await self._until_up()
             actor, generation = self._actor, self._generation
             first_bytes: int | None = None
             beats, moved = -1, time.monotonic()
