@@ -318,12 +318,16 @@ def _intake(resolved: Resolved) -> Intake:
     """Return what admits items: two rounds of the engine's at most, far fewer until it has shown its speed."""
     admission = Admission(
         sla_s=resolved.job.sla.per_item_s,
-        most_items=2 * resolved.job.engine.max_num_seqs + resolved.workers,
+        most_items=_most_items(resolved),
         first_items=resolved.workers + 1,
         store_bytes=_PROMPTS_BYTES,
         reserve_bytes=max(_RESERVE_BYTES, round(_RESERVE_SHARE * total_bytes())),
     )
     return Intake(admission, Lanes(resolved.workers))
+
+
+def _most_items(resolved: Resolved) -> int:
+    return 2 * resolved.job.engine.max_num_seqs + resolved.workers
 
 
 async def _count(worklist: Worklist, tally: Tally) -> None:
@@ -413,6 +417,7 @@ def _identity(resolved: Resolved, run_id: str, selection: Selection) -> JsonObje
 def _means(resolved: Resolved) -> Means:
     return Means(
         workers=resolved.workers,
+        most_items=_most_items(resolved),
         cores=os.cpu_count() or 1,
         sla_s=resolved.job.sla.per_item_s,
         commit_every_s=resolved.job.output.commit_every_s,
