@@ -141,7 +141,8 @@ def test_waiting_beside_an_idle_engine_does_not_make_the_engine_the_limit() -> N
 
 def held(phase: str, held_s: dict[str, float], rows: int = 100) -> Bottleneck:
     """Return the bottleneck of a run of 100 s in which nothing was busy throughout."""
-    tally = tally_of(*(row(3.0, **{phase: 90.0 / rows}) for _ in range(rows)))
+    phases: dict[str, Any] = {phase: 90.0 / rows}
+    tally = tally_of(*(row(3.0, **phases) for _ in range(rows)))
     found = find_bottleneck(tally, MEANS, costs(30.0, held_s=held_s))
     assert found is not None and found.limit is None
     return found
