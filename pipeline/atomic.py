@@ -16,8 +16,8 @@ from pipeline.records import JsonObject
 TEMP_SUFFIX = ".tmp"
 
 
-def write_atomic(path: Path, data: bytes | memoryview) -> None:
-    """Put `data` in the place of `path`.
+def write_atomic(path: Path, *pieces: bytes | memoryview) -> None:
+    """Put `pieces`, one after the other, in the place of `path`.
 
     Raises OSError that names the file, with the former content intact; only when the last sync of the folder
     fails, the new content may be there already, so a repeated call must be harmless.
@@ -26,7 +26,7 @@ def write_atomic(path: Path, data: bytes | memoryview) -> None:
     with _named(path):
         try:
             with open(temp, "wb") as file:
-                file.write(data)
+                file.writelines(pieces)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temp, path)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import Field
 from rich.table import Table
@@ -19,7 +20,7 @@ from rich.text import Text
 
 from pipeline.calibration import Calibration, calibrated
 from pipeline.checkpoint import Checkpoint
-from pipeline.errors import REASONS, EngineLost, ItemError, JobError, nearest
+from pipeline.errors import REASONS, EngineLost, ItemError, JobError, WorkersLost, nearest
 from pipeline.job import CanaryClip, Job
 from pipeline.media.probe import check_file
 from pipeline.plain import printable
@@ -33,6 +34,7 @@ CANARY_FILE = Path("canaries") / "canaries.yaml"
 NO_CANARIES = "no known-answer clip is asked: wrong answers of the model can go unseen (canary.clips lists some)"
 # Beside every clip's own time: workers that died meanwhile take this long to come back.
 _PATIENCE_S = 120.0
+_MAYBE_THE_ENGINES_END = ("engine_lost", "engine_killed", "deadline")
 
 Screen = Callable[[Item], Awaitable[Outcome]]
 
@@ -129,33 +131,67 @@ def _check(canary: Canary, policy: Policy) -> None:
 # Asking
 
 
-async def ask_canaries(
-    canaries: Sequence[Canary], screen: Screen, calibration: Calibration | None, sla_s: float
-) -> Report:
-    """Screen all canaries together and return what came of each. Raises EngineLost.
+class EngineWatch(Protocol):
+    """Tells whether there is an engine, and whether it is still the same one."""
 
-    `screen` keeps each clip's own time; should it hang all the same, it is given up after the time of all.
+    async def engine_ready(self) -> None:
+        """Wait until there is an engine. Raises EngineLost if there will be none."""
+
+    def engine_generation(self) -> int:
+        """Return a number that grows as soon as an engine is given up for another one."""
+
+
+async def ask_canaries(
+    canaries: Sequence[Canary],
+    screen: Screen,
+    calibration: Calibration | None,
+    sla_s: float,
+    *,
+    engine: EngineWatch,
+    max_restarts: int,
+) -> Report:
+    """Screen all canaries together and return what came of each.
+
+    `screen` keeps each clip's own time; should it hang all the same, it is given up after the time of all. A clip
+    that got no answer because its engine ended is asked again by the next one, at most `max_restarts` times. Raises
+    WorkersLost, also if the engine ends each time.
     """
     started = time.monotonic()
+    results: dict[int, Result] = {}
+    unanswered = list(range(len(canaries)))
+    await engine.engine_ready()
+    for _ in range(1 + max_restarts):
+        generation = engine.engine_generation()
+        results |= await _ask_together({n: canaries[n] for n in unanswered}, screen, calibration, sla_s)
+        await engine.engine_ready()
+        same = engine.engine_generation() == generation
+        unanswered = [n for n in unanswered if not same and results[n].reason in _MAYBE_THE_ENGINES_END]
+        if not unanswered:
+            return Report(tuple(results[n] for n in sorted(results)), time.monotonic() - started)
+    raise EngineLost(f"no engine lived to answer the known-answer clips: {results[unanswered[0]].message}")
+
+
+async def _ask_together(
+    canaries: Mapping[int, Canary], screen: Screen, calibration: Calibration | None, sla_s: float
+) -> dict[int, Result]:
+    """Return what came of each canary, by its number. Raises WorkersLost."""
     limit_s = len(canaries) * sla_s + _PATIENCE_S
-    tasks = [
-        asyncio.create_task(_ask(canary, number, screen, calibration, limit_s))
-        for number, canary in enumerate(canaries)
-    ]
+    tasks = [asyncio.create_task(_ask(*pair, screen, calibration, limit_s)) for pair in canaries.items()]
     try:
-        results = await asyncio.gather(*tasks)
+        return dict(zip(canaries, await asyncio.gather(*tasks), strict=True))
     finally:
         for task in tasks:
             task.cancel()
-    return Report(tuple(results), time.monotonic() - started)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _ask(canary: Canary, number: int, screen: Screen, calibration: Calibration | None, limit_s: float) -> Result:
+async def _ask(number: int, canary: Canary, screen: Screen, calibration: Calibration | None, limit_s: float) -> Result:
     """Return what came of one canary; whatever fails, but for the engine's end, is its result."""
     started = time.monotonic()
     try:
-        outcome = await asyncio.wait_for(screen(_item(canary, number)), limit_s)
-    except EngineLost:
+        async with asyncio.timeout(limit_s):
+            outcome = await screen(_item(canary, number))
+    except WorkersLost:
         raise
     except TimeoutError:
         outcome = _failed("deadline", f"nothing came within {limit_s:.0f} s")

@@ -139,7 +139,8 @@ def _reasons(folder: Path, config: JsonObject, wanted: bool | None) -> bool:
 def _digest(folder: Path) -> str:
     """Return a SHA-256 (hex) over names, sizes and, where affordable, contents of the checkpoint's files.
 
-    The calibration is left out: it changes no answer, and the weights keep their name when it is renewed.
+    The calibration is left out: it changes no answer, and the weights keep their name when it is renewed. Raises
+    JobError for a file that cannot be read.
     """
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
@@ -150,5 +151,12 @@ def _digest(folder: Path) -> str:
         size_bytes = path.stat().st_size
         digest.update(f"{path.name}\0{size_bytes}\0".encode())
         if size_bytes <= _HASH_WHOLE_BYTES:
-            digest.update(path.read_bytes())
+            digest.update(_read_bytes(path))
     return digest.hexdigest()
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise JobError(f"model.path: {path} cannot be read: {error.strerror}") from None

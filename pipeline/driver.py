@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.admission import Admission, Lanes
 from pipeline.deadline import ItemClock
-from pipeline.errors import EngineLost
+from pipeline.errors import WorkersLost
 from pipeline.events import EventLog
 from pipeline.hardware.memory import available_bytes
 from pipeline.ledger import Todo
@@ -95,7 +95,7 @@ class Driver:
         self._failure: BaseException | None = None
 
     async def run(self, work: AsyncIterator[tuple[Item, Todo]], stop: asyncio.Event) -> None:
-        """Screen everything in `work`. Raises EngineLost, OSError if rows cannot be written; commits in any case."""
+        """Screen everything in `work`. Raises WorkersLost, OSError if rows cannot be written; commits in any case."""
         committing = asyncio.create_task(self._commit_as_due())
         committing.add_done_callback(self._keep_failure)
         try:
@@ -166,7 +166,8 @@ class Driver:
             self._room.clear()
             since = time.monotonic()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._room.wait(), _POLL_S)
+                async with asyncio.timeout(_POLL_S):
+                    await self._room.wait()
             self._tally.held_s[held_by] = self._tally.held_s.get(held_by, 0.0) + time.monotonic() - since
         self._tally.held_by = None
         if self._halted(stop):
@@ -227,7 +228,7 @@ class Driver:
             self._failure = task.exception()
 
     async def _screen(self, item: Item, todo: Todo, history: History) -> None:
-        """Bring one item to its row. Raises EngineLost alone: any other surprise is this item's error row."""
+        """Bring one item to its row. Raises WorkersLost alone: any other surprise is this item's error row."""
         clock = ItemClock(self._facts.sla_s, self._margin_s, now=self._now)
         try:
             outcome, history = await self._screener.screen(item, clock, history, self)
@@ -235,7 +236,7 @@ class Driver:
             self._admission.finished(item.item_id, time.monotonic(), answered=outcome.completion is not None)
             row = build_row(item, outcome, self._facts, clock.admitted_at, todo.follows_row_id)
             self._sink.add(row, todo.replaces)
-        except EngineLost:
+        except WorkersLost:
             raise
         except Exception as error:
             outcome = failed(Prepared(phases=Phases()), "internal_error", f"{type(error).__name__}: {error}"[:500])
@@ -267,7 +268,8 @@ class Driver:
 
     async def _closing_within(self, timeout_s: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._closing.wait()
 
     def _note(self, rows: list[Any]) -> None:
         for row in rows:

@@ -3,7 +3,9 @@
 PipelineError
 ├── JobError        the job or the environment is wrong: exit code 2, nothing was screened
 ├── OutputLocked    another run holds the output: exit code 3
-├── EngineLost      there is no engine any more: exit code 4, everything so far is committed
+├── WorkersLost     there is nobody any more to do the work: exit code 4, everything so far is committed
+│   ├── EngineLost      no engine
+│   └── FrontEndsLost   no front-end worker
 ├── EngineDied      the engine died with an item, another is coming: the item is asked again
 └── ItemError       one item failed: it becomes a row with `status=error` and a code from REASONS
 """
@@ -128,16 +130,31 @@ class OutputLocked(PipelineError):
     exit_code = 3
 
 
-class EngineLost(PipelineError):
-    """The engine died or stopped stepping; committed rows stay, the rest goes with the next run."""
+class WorkersLost(PipelineError):
+    """There is nobody any more to do the work; committed rows stay, the rest goes with the next run."""
 
     exit_code = 4
+
+
+class EngineLost(WorkersLost):
+    """The engine died or stopped stepping, and no other one will come."""
+
+
+class FrontEndsLost(WorkersLost):
+    """Every front-end worker died, and none could be started again."""
 
 
 class EngineDied(PipelineError):
-    """The engine died while it had this item; another one is being started."""
+    """The engine died while it had this item; another one is being started.
+
+    `planned` if it was to be replaced anyhow: then its end is held against no item.
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str, planned: bool = False) -> None:
+        super().__init__(message)
+        self.planned = planned
 
 
 class ItemError(PipelineError):

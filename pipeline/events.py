@@ -21,6 +21,7 @@ class EventLog:
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - see __exit__
         self._lock = threading.Lock()
         self.dropped = 0
+        """How many events could not be written."""
 
     def write(self, event: str, **facts: Any) -> None:
         """Append one event with the present time (UTC)."""

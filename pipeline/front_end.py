@@ -110,7 +110,7 @@ class FrontEnd:
         work.learn(facts=facts, duration_s=facts.duration_s)
         look, chosen = work.timed("plan_s", lambda: self._look(facts, forecast, work.left_s()))
         work.learn(plan=chosen, coverage=chosen.coverage)
-        if look.given_up:
+        if look.name != "full":
             work.learn(short_answer=look.short_answer, lesser_look=describe(look))
         decoded = work.timed(
             "decode_s", lambda: decode(item.path, facts, chosen, work.at_most(limits.decode_timeout_s))
@@ -136,7 +136,8 @@ class FrontEnd:
         media, budget = self._setup.media, self._setup.token_budget
         if forecast is None:
             return Look("full", media), plan(facts, media, budget)
-        return choose(facts, media, budget, self._pace.applied(forecast), left_s)
+        limit_s = self._setup.limits.decode_timeout_s
+        return choose(facts, media, budget, self._pace.applied(forecast), left_s, limit_s)
 
 
 class Pace:

@@ -38,13 +38,13 @@ def write_part(path: Path, table: Any) -> None:
         former = path.read_bytes()
         span = _span(former)
     except (FileNotFoundError, pa.ArrowException):
-        write_atomic(path, b"".join(_encoded(table, 0)))
+        write_atomic(path, *_encoded(table, 0))
     else:
-        write_atomic(path, _around(table, former, *span))
+        write_atomic(path, *_around(table, memoryview(former), *span))
 
 
-def _around(table: Any, former: bytes, start: int, end: int) -> bytes:
-    """Return a Parquet file of the table that also serves a reader who has half-opened the former one.
+def _around(table: Any, former: memoryview, start: int, end: int) -> list[memoryview | bytes]:
+    """Return the pieces of a Parquet file of the table that also serves a reader who has half-opened the former one.
 
     Polars and DuckDB ask for a file's size, footer and columns by its path, one after the other, and may meet
     two versions. So the former columns (`start` to `end`) stay where they are, the new go before or after them,
@@ -55,23 +55,24 @@ def _around(table: Any, former: bytes, start: int, end: int) -> bytes:
         columns, footer = _encoded(table, 0)
         if len(columns) <= start:
             kept = former[start : end if end + len(footer) <= size else size]
-            return _filled(columns + bytes(start - len(columns)) + kept, footer, size)
+            return _filled([columns, bytes(start - len(columns)), kept], footer, size)
     columns, footer = _encoded(table, end)
     if end + len(columns) + len(footer) > size:
         end = size
         columns, footer = _encoded(table, end)
-    return _filled(_MAGIC + bytes(start - len(_MAGIC)) + former[start:end] + columns, footer, size)
+    return _filled([_MAGIC, bytes(start - len(_MAGIC)), former[start:end], columns], footer, size)
 
 
-def _filled(content: bytes, footer: bytes, size: int) -> bytes:
-    """Return a file of this size, or of one with room for more if it must grow."""
-    needed = len(content) + len(footer)
+def _filled(content: list[memoryview | bytes], footer: memoryview, size: int) -> list[memoryview | bytes]:
+    """Return the pieces of a file of this size, or of one with room for more if it must grow."""
+    length = sum(len(piece) for piece in content)
+    needed = length + len(footer)
     if needed > size:
         size = needed + needed // 4
-    return content + bytes(size - needed) + footer
+    return [*content, bytes(size - needed), footer]
 
 
-def _encoded(table: Any, start: int) -> tuple[bytes, bytes]:
+def _encoded(table: Any, start: int) -> tuple[memoryview, memoryview]:
     """Return a Parquet file's columns as they must stand at `start` (at 0 with the magic), and its footer."""
     buffer = pa.BufferOutputStream()
     writer = pq.ParquetWriter(buffer, ARROW_SCHEMA, compression="zstd", use_dictionary=_REPEATING)
@@ -79,8 +80,8 @@ def _encoded(table: Any, start: int) -> tuple[bytes, bytes]:
     writer.write_table(table)
     end = buffer.tell()
     writer.close()
-    data = buffer.getvalue()
-    return data[start:end].to_pybytes(), data[end:].to_pybytes()
+    data = memoryview(buffer.getvalue())
+    return data[start:end], data[end:]
 
 
 def _span(part: bytes) -> tuple[int, int]:

@@ -17,11 +17,12 @@ from pipeline.engine.base import AnswerForm
 from pipeline.errors import JobError
 from pipeline.front_end import FrontEndSetup
 from pipeline.hardware.devices import EngineSetup, engine_setup
-from pipeline.job import Job
+from pipeline.job import EMBEDDED, Job
 from pipeline.lock import check_output
 from pipeline.policy import Policy, answer_schema, load_policy, longest_answer_tokens, policy_digest
 from pipeline.prompt import text_token_bound
 from pipeline.row import SCHEMA_VERSION
+from pipeline.weights import check_weights
 
 # Less than this would not hold a second of sound and one pair of small frames.
 _LEAST_MEDIA_TOKENS = 64
@@ -71,11 +72,16 @@ class Resolved:
 
 
 def resolve(job: Job) -> Resolved:
-    """Return the job resolved. Raises JobError for a policy, checkpoint, budget or canary that cannot work."""
+    """Return the job resolved. Raises JobError for a policy, checkpoint, budget or canary that cannot work.
+
+    A rehearsal loads no weights, so it does without them.
+    """
     check_output(job.output.path)
     _check_apart(job)
     policy = load_policy(job.policy)
     checkpoint = _guarded(job, policy, open_checkpoint(job.model))
+    if job.rehearsal is None:
+        check_weights(checkpoint.folder, embedded=job.model.path == EMBEDDED)
     calibration = fitting(checkpoint.calibration, policy)
     form = AnswerForm(
         schema=answer_schema(policy),

@@ -29,7 +29,7 @@ from pipeline.atomic import write_json_atomic
 from pipeline.canary import NO_CANARIES, Report, as_facts, ask_canaries, failure_table
 from pipeline.deadline import ItemClock
 from pipeline.driver import Driver, Intake
-from pipeline.errors import EngineLost
+from pipeline.errors import EngineLost, WorkersLost
 from pipeline.events import EventLog
 from pipeline.hardware.memory import total_bytes
 from pipeline.job import Job
@@ -67,14 +67,15 @@ _RESERVE_BYTES, _RESERVE_SHARE = 2**30, 0.07
 
 
 class Worklist:
-    """The run's share of the listing, filtered by the ledger: yields what is to be done, remembers what was listed."""
+    """The run's share of the listing, filtered by the ledger: yields what is to be done, remembers what it was."""
 
     def __init__(self, resolved: Resolved, ledger: Ledger, tally: Tally, selection: Selection = EVERYTHING) -> None:
         self._resolved = resolved
         self._ledger = ledger
         self._tally = tally
         self._selection = selection
-        self.listed: set[bytes] = set()
+        self._begun: set[bytes] = set()
+        self.items_listed = 0
         self.held_bad = 0
         self.held_late = 0
         self._work = self._filtered()
@@ -94,14 +95,23 @@ class Worklist:
 
     def items(self) -> Iterator[Item]:
         """List the source anew: every item of this run's shard."""
-        return (item for item in list_items(self._resolved.job.source) if self._selection.takes(item.item_id))
+        listed = list_items(self._resolved.job.source)
+        if self._selection.shard is None:
+            return listed
+        return (item for item in listed if self._selection.takes(item.item_id))
+
+    def knows(self, item: Item) -> bool:
+        """Return whether the item had its row before the run, or was given out as work."""
+        held = self._ledger.find(item.item_id, self._resolved.fingerprint)
+        return held is not None or id_key(item.item_id) in self._begun
 
     def _filtered(self) -> Iterator[tuple[Item, Todo]]:
         on_change, fingerprint = self._resolved.job.output.on_change, self._resolved.fingerprint
         for item in self.items():
-            self.listed.add(id_key(item.item_id))
+            self.items_listed += 1
             decision = decide(item, self._ledger, fingerprint, on_change, self._selection.retry)
             if isinstance(decision, Todo):
+                self._begun.add(id_key(item.item_id))
                 yield item, decision
                 continue
             self._tally.skipped += 1
@@ -153,12 +163,13 @@ async def _run(
             facts |= costs
     missing = Missing() if early is not None else await asyncio.to_thread(_missing, resolved, worklist)
     code = _exit_code(resolved.job, tally, worklist, missing) if early is None else early
+    events.write("run_ended", exit_code=code, done=tally.done, missing=missing.count, events_dropped=events.dropped)
+    facts["events_dropped"] = events.dropped
     ending = Ending(tally, missing, _means(resolved), code, time.monotonic() - started, facts)
     try:
         write_json_atomic(folder / "run.json", _identity(resolved, run_id, selection) | ending.facts())
     except OSError as error:
         progress.say(f"{resolved.job.name}: run.json of this run cannot be written: {error}")
-    events.write("run_ended", exit_code=code, done=tally.done, missing=missing.count)
     for line in ending.lines(resolved.job.name, _ENDINGS[early], resolved.job.output.path):
         progress.say(line)
     return code
@@ -190,6 +201,7 @@ async def _screen_all(
     _stop_on_signals(stop)  # Ray has set handlers of its own meanwhile
     counting = asyncio.create_task(_count(worklist, tally))
     workers: Workers | None = None
+    costs: JsonObject = {}
     try:
         keeping = Keeping(
             stall_s=job.engine.stall_s,
@@ -199,11 +211,11 @@ async def _screen_all(
         starting = Workers.start(resolved.front_end, resolved.form, resolved.workers, keeping, events)
         workers = await _unless_stopped(stop, starting)
         if workers is None:
-            return STOPPED, {}
+            return STOPPED, costs
         start_s = time.monotonic() - begun
         events.write("engine_ready", engine=workers.description, start_s=start_s)
         progress.say(f"{job.name}: {workers.description} ready after {start_s:.0f} s{_listed(tally)}")
-        costs: JsonObject = {"start_s": start_s}
+        costs["start_s"] = start_s
         canary = await _unless_stopped(stop, _ask_canaries(resolved, workers, events, progress))
         if canary is None:
             return STOPPED, costs
@@ -213,11 +225,12 @@ async def _screen_all(
         screened = time.monotonic()
         stopped = await _drive(resolved, workers, worklist, run_id, tally, events, progress, stop)
         costs["screen_s"] = time.monotonic() - screened
+        workers.stop_watching()
         costs |= {"held_s": dict(tally.held_s), "engine_restarts": workers.engine_restarts()}
         return STOPPED if stopped else None, costs | await _engine_costs(workers)
-    except EngineLost as error:
+    except WorkersLost as error:
         _say_broken(resolved, events, progress, error)
-        return STOPPED, {}
+        return STOPPED, costs
     finally:
         counting.cancel()
         if workers is not None:
@@ -226,7 +239,7 @@ async def _screen_all(
 
 
 async def _ask_canaries(resolved: Resolved, workers: Workers, events: EventLog, progress: Progress) -> Report:
-    """Ask the known-answer clips, if there are any, and tell what came. Raises EngineLost."""
+    """Ask the known-answer clips, if there are any, and tell what came. Raises WorkersLost."""
     if not resolved.canaries:
         progress.say(f"{resolved.job.name}: {NO_CANARIES}")
         return Report()
@@ -237,7 +250,10 @@ async def _ask_canaries(resolved: Resolved, workers: Workers, events: EventLog, 
         outcome, _ = await screener.screen(item, ItemClock(sla_s, 0.0, now=now))
         return outcome
 
-    report = await ask_canaries(resolved.canaries, screen, resolved.calibration, sla_s)
+    max_restarts = resolved.job.engine.max_restarts
+    report = await ask_canaries(
+        resolved.canaries, screen, resolved.calibration, sla_s, engine=workers, max_restarts=max_restarts
+    )
     events.write("canaries", **report.summary(), results=[as_facts(result) for result in report.results])
     if report.failed:
         progress.show(failure_table(report))
@@ -279,7 +295,7 @@ async def _drive(
     showing = asyncio.create_task(_show(progress, tally))
     try:
         await driver.run(aiter(worklist), stop)
-    except (EngineLost, OSError) as error:
+    except (WorkersLost, OSError) as error:
         _say_broken(resolved, events, progress, error)
         return True
     finally:
@@ -302,12 +318,16 @@ def _intake(resolved: Resolved) -> Intake:
     """Return what admits items: two rounds of the engine's at most, far fewer until it has shown its speed."""
     admission = Admission(
         sla_s=resolved.job.sla.per_item_s,
-        most_items=2 * resolved.job.engine.max_num_seqs + resolved.workers,
+        most_items=_most_items(resolved),
         first_items=resolved.workers + 1,
         store_bytes=_PROMPTS_BYTES,
         reserve_bytes=max(_RESERVE_BYTES, round(_RESERVE_SHARE * total_bytes())),
     )
     return Intake(admission, Lanes(resolved.workers))
+
+
+def _most_items(resolved: Resolved) -> int:
+    return 2 * resolved.job.engine.max_num_seqs + resolved.workers
 
 
 async def _count(worklist: Worklist, tally: Tally) -> None:
@@ -348,10 +368,12 @@ async def _unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> 
     watch = asyncio.create_task(stop.wait())
     await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
     watch.cancel()
-    if not task.done():
-        task.cancel()
-        return None
-    return task.result()
+    if task.done():
+        return task.result()
+    task.cancel()
+    # Not left behind: it would go on with workers that are gone.
+    await asyncio.gather(task, return_exceptions=True)
+    return None
 
 
 async def _engine_costs(workers: Workers) -> JsonObject:
@@ -368,12 +390,12 @@ def _missing(resolved: Resolved, worklist: Worklist) -> Missing:
     return gather_missing(
         item.item_id
         for item in worklist.items()
-        if id_key(item.item_id) in worklist.listed and held.entry(item.item_id, resolved.fingerprint) is None
+        if worklist.knows(item) and held.find(item.item_id, resolved.fingerprint) is None
     )
 
 
 def _exit_code(job: Job, tally: Tally, worklist: Worklist, missing: Missing) -> int:
-    items = max(1, len(worklist.listed))
+    items = max(1, worklist.items_listed)
     errors = tally.statuses["error"] + worklist.held_bad
     late = tally.late + worklist.held_late
     accepted = errors <= job.accept.error_share * items and late <= job.accept.late_share * items
@@ -395,6 +417,7 @@ def _identity(resolved: Resolved, run_id: str, selection: Selection) -> JsonObje
 def _means(resolved: Resolved) -> Means:
     return Means(
         workers=resolved.workers,
+        most_items=_most_items(resolved),
         cores=os.cpu_count() or 1,
         sla_s=resolved.job.sla.per_item_s,
         commit_every_s=resolved.job.output.commit_every_s,

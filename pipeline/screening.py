@@ -67,7 +67,7 @@ class Screener:
     ) -> tuple[Outcome, History]:
         """Return how the item ended and what it has gone through, tried again if a worker or the engine died with it.
 
-        Without a `watcher` the whole is looked at, however long it takes. Raises EngineLost.
+        Without a `watcher` the whole is looked at, however long it takes. Raises WorkersLost.
         """
         forecast = watcher.forecast if watcher else lambda _: None
         async with self._workers.free_front_end() as front_end:
@@ -112,7 +112,8 @@ class Screener:
             max(share * left_s, left_s - less) for share, less in ((1 / 3, 2 * _GRACE_S), (2 / 3, _GRACE_S))
         )
         try:
-            prepared, prompt = await asyncio.wait_for(front_end.prepare(item, request_id, budget_s, forecast), limit_s)
+            async with asyncio.timeout(limit_s):
+                prepared, prompt = await front_end.prepare(item, request_id, budget_s, forecast)
         except ItemError as error:
             return failed(Prepared(phases=Phases()), error.code, error.message), None
         except TimeoutError:
@@ -135,10 +136,11 @@ class Screener:
             try:
                 return await self._ask(item, history, outcome, prompt, clock, asked), history
             except EngineDied as error:
-                lost = str(error)
-                history = replace(history, deaths=history.deaths + 1)
+                lost, code = str(error), None
+                if not error.planned:
+                    history = replace(history, deaths=history.deaths + 1)
+                    code = _after_death(history)
                 self._events.write("engine_lost", item_id=item.item_id, uri=item.uri, deaths=history.deaths)
-                code = _after_death(history)
             except ItemError as error:
                 code, lost = error.code, f"{lost}; {error.message}" if lost else error.message
             if code is not None:

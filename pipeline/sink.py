@@ -113,11 +113,6 @@ class Sink:
         """Rows that were added and cannot be read yet."""
         return len(self._pending)
 
-    @property
-    def open_part(self) -> str:
-        """Name of the part that new rows go to; the file is there once it has a row."""
-        return self._open.name
-
     def add(self, row: VerdictRow, replaces: LedgerEntry | None = None) -> None:
         """Take a finished row; `committed_at`, `commit_s` and `sla_met` are filled in by `commit`.
 
@@ -133,11 +128,6 @@ class Sink:
         _struct([row])
         with self._adding:
             self._pending[row.row_id] = _Pending(row, replaces, self._clock())
-
-    def part_of(self, item_id: str, fingerprint: str) -> str | None:
-        """Return the part into which this sink has written the item's row, None if it has written none."""
-        key, part = (item_id, fingerprint), self._open  # no lock: a commit that runs must not hold up the caller
-        return part.name if key in part.places else self._written.get(_digest(key))
 
     def due_in_s(self) -> float | None:
         """Return in how many seconds `commit` must be called, None while nothing is pending."""

@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
@@ -57,10 +56,12 @@ def check_source(source: Source) -> None:
 def id_key(item_id: str) -> bytes:
     """Return 16 bytes that stand for an item_id; a derived id is its own key."""
     if len(item_id) == 32:
-        with suppress(ValueError):
+        try:
             key = bytes.fromhex(item_id)
-            if key.hex() == item_id:  # fromhex also takes capitals and blanks
-                return key
+        except ValueError:
+            key = b""
+        if key.hex() == item_id:  # fromhex also takes capitals and blanks
+            return key
     return hashlib.blake2b(item_id.encode(), digest_size=16).digest()
 
 

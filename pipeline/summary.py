@@ -21,12 +21,23 @@ MOST_MISSING = 1000
 _SHOWN_MISSING = 20
 # Busy throughout, but for the start and the last items.
 _SATURATED = 0.85
+# Holding items back for less of the time limits no run.
+_HELD = 0.25
 _FRONT_END = ("fetch", "probe", "plan", "decode", "render")
 _ENGINE = ("wait", "prefill", "generate")
 _LIMITS: dict[Limit, str] = {"front_end": "the front end", "engine": "the engine", "output": "writing"}
+_HELD_WHY = {
+    "engine": "the engine had as much work as it answers in time",
+    "items": "as many as allowed were under way",
+    "object store": "prompts filled the object store",
+    "memory": "little memory was free",
+    "engine restart": "the engine was being started anew",
+}
+_TOO_FEW_ANSWERS = "until the engine has shown its speed only a few may be under way"
 _FEWER_FRAMES = "fewer frames (media.video.max_rate_hz)"
 _LESS_SOUND = "less of the sound (media.audio.max_duration_s)"
 _SHORTER_ANSWER = "a shorter rationale (rationale.max_chars of the policy)"
+_MORE_REQUESTS = "more requests at a time (engine.max_num_seqs)"
 _MORE_WORKERS = "more front-end workers (front_end.workers)"
 _MORE_MACHINES = "another machine (--shard)"
 
@@ -48,9 +59,10 @@ def gather_missing(item_ids: Iterable[str]) -> Missing:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a run had to work with."""
+    """What a run had to work with; at most `most_items` items may be under way once the engine has shown its speed."""
 
     workers: int
+    most_items: int
     cores: int
     sla_s: float
     commit_every_s: float
@@ -65,12 +77,22 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What held the next item back most, as in `Tally.held_s`; in words why, and for which share of the screening."""
+
+    by: str
+    why: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """Where an item's time went, what held up the run (None: nothing was busy throughout), and what to change."""
+    """Where an item's time went, what was busy throughout or else held items back (None: nothing), what to change."""
 
     phase: str
     share: float
     limit: Limit | None
+    held: Held | None
     advice: str
     busy: Busy
 
@@ -80,6 +102,8 @@ class Bottleneck:
             "phase": self.phase,
             "share": self.share,
             "limit": self.limit,
+            "held_by": None if self.held is None else self.held.by,
+            "held_share": None if self.held is None else self.held.share,
             "advice": self.advice,
             "front_end_busy_share": self.busy.front_end,
             "engine_busy_share": self.busy.engine,
@@ -88,14 +112,19 @@ class Bottleneck:
     def sentence(self) -> str:
         """Return one sentence for people."""
         most = f"most of an item's time: {self.phase} {100 * self.share:.0f} %"
-        if self.limit is None:
+        if self.limit is not None:
+            return f"{most}; {_LIMITS[self.limit]} is the limit: {self.advice} would help first"
+        if self.held is not None:
+            held = f"items were held back {100 * self.held.share:.0f} % of the time: {self.held.why}"
+            return f"{most}; {held}; {self.advice} would help first"
+        if self.busy.engine is None:
             return f"{most}; {self.advice} would shorten it"
-        return f"{most}; {_LIMITS[self.limit]} is the limit: {self.advice} would help first"
+        return f"{most}; nothing was the limit: no part was busy throughout, and items were hardly held back"
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """All that is known of a run when it ends; `costs` are its time accounts as in run.json, as far as known."""
+    """All that is known of a run when it ends; `costs` are its accounts as in run.json, as far as known."""
 
     tally: Tally
     missing: Missing
@@ -142,6 +171,8 @@ class Ending:
             more = ", …" if self.missing.count > _SHOWN_MISSING else ""
             shown = ", ".join(self.missing.first[:_SHOWN_MISSING])
             yield f"  {self.missing.count} items have no row: {shown}{more}; report this"
+        if dropped := self.costs.get("events_dropped", 0):
+            yield f"  {dropped} events could not be written to events.jsonl: look at the output's disk"
 
 
 def sla_facts(tally: Tally, sla_s: float) -> JsonObject:
@@ -193,7 +224,8 @@ def find_bottleneck(tally: Tally, means: Means, costs: JsonObject) -> Bottleneck
 
     Phases alone do not tell: an item's time in the engine grows with every item beside it. The limit is what was
     busy throughout. The front end comes first: had the engine been the limit, its workers would have waited for
-    credits, while an engine's thread is busy with one request as with sixteen.
+    credits, while an engine's thread is busy with one request as with sixteen. Where nothing was busy throughout,
+    it is what held items back.
     """
     shares = phase_shares(tally.phase_s)
     if not shares:
@@ -201,7 +233,10 @@ def find_bottleneck(tally: Tally, means: Means, costs: JsonObject) -> Bottleneck
     phase = max(shares, key=lambda name: shares[name])
     busy = _busy(tally, means, costs)
     limit = _limit(tally, means, busy, tally.phase_s[phase])
-    return Bottleneck(phase, shares[phase], limit, _advice(limit, phase, shares, tally, means), busy)
+    held = None if limit is not None else _held(tally, means, costs)
+    less = _FEWER_FRAMES if tally.video_tokens >= tally.audio_tokens else _LESS_SOUND
+    advice = _held_advice(held, shares, less, means) if held is not None else _advice(limit, phase, shares, less, means)
+    return Bottleneck(phase, shares[phase], limit, held, advice, busy)
 
 
 def _busy(tally: Tally, means: Means, costs: JsonObject) -> Busy:
@@ -218,6 +253,20 @@ def _busy(tally: Tally, means: Means, costs: JsonObject) -> Busy:
     return Busy(front_end, min(1.0, (thread["step_s"] + thread["outside_s"]) / span_s))
 
 
+def _held(tally: Tally, means: Means, costs: JsonObject) -> Held | None:
+    """Return what held the next item back most, None if hardly anything did or it is not known."""
+    held_s: Any = costs.get("held_s")
+    screen_s: Any = costs.get("screen_s")
+    if not held_s or not screen_s:
+        return None
+    by = max(held_s, key=lambda reason: held_s[reason])
+    share = min(1.0, held_s[by] / screen_s)
+    if share < _HELD:
+        return None
+    few = by == "items" and tally.done <= means.most_items
+    return Held(by, _TOO_FEW_ANSWERS if few else _HELD_WHY.get(by, by), share)
+
+
 def _limit(tally: Tally, means: Means, busy: Busy, largest_s: float) -> Limit | None:
     writing_s = tally.phase_s.get("commit", 0.0) - tally.done * means.commit_every_s
     if writing_s > largest_s:
@@ -227,16 +276,14 @@ def _limit(tally: Tally, means: Means, busy: Busy, largest_s: float) -> Limit | 
     return "engine" if (busy.engine or 0.0) >= _SATURATED else None
 
 
-def _advice(limit: Limit | None, phase: str, shares: Mapping[str, float], tally: Tally, means: Means) -> str:
-    less = _FEWER_FRAMES if tally.video_tokens >= tally.audio_tokens else _LESS_SOUND
+def _advice(limit: Limit | None, phase: str, shares: Mapping[str, float], less: str, means: Means) -> str:
     if limit == "output":
         return "faster storage for the output or smaller parts (output.rows_per_part)"
     if limit == "front_end":
         cause = max(_FRONT_END, key=lambda name: shares.get(name, 0.0))
         if cause == "fetch":
             return f"faster storage for the recordings or {_MORE_WORKERS}"
-        more = _MORE_WORKERS if means.workers < means.cores else f"more cores or {_MORE_MACHINES}"
-        return f"{more} or {less}"
+        return f"{_more_hands(means)} or {less}"
     if limit == "engine":
         cause = max(_ENGINE, key=lambda name: shares.get(name, 0.0))
         return f"{_engine_relief(cause, less)} or {_MORE_MACHINES}"
@@ -245,7 +292,27 @@ def _advice(limit: Limit | None, phase: str, shares: Mapping[str, float], tally:
     return _SHORTER_ANSWER if phase in ("generate", "parse") else less
 
 
+def _held_advice(held: Held, shares: Mapping[str, float], less: str, means: Means) -> str:
+    if held.why == _TOO_FEW_ANSWERS:
+        return "more items in a run"
+    if held.by == "items":
+        in_front_end, in_engine = (sum(shares.get(name, 0.0) for name in names) for names in (_FRONT_END, _ENGINE))
+        return _more_hands(means) if in_front_end > in_engine else _MORE_REQUESTS
+    if held.by == "memory":
+        return "more memory or fewer front-end workers (front_end.workers)"
+    if held.by == "object store":
+        return less
+    if held.by == "engine":
+        cause = max(_ENGINE, key=lambda name: shares.get(name, 0.0))
+        return f"{_engine_relief(cause, less)} or {_MORE_MACHINES}"
+    return "a look at engine_died, engine_stalled and engine_recycled in events.jsonl"
+
+
+def _more_hands(means: Means) -> str:
+    return _MORE_WORKERS if means.workers < means.cores else f"more cores or {_MORE_MACHINES}"
+
+
 def _engine_relief(cause: str, less: str) -> str:
     if cause == "wait":
-        return "more requests at a time (engine.max_num_seqs)"
+        return _MORE_REQUESTS
     return _SHORTER_ANSWER if cause == "generate" else less

@@ -165,8 +165,27 @@ def expecting(verdict: str = "reject", path: str = "/clips/a.wav", **changes: An
     return Canary("canary.clips.0", CanaryClip.model_validate({"path": path, "verdict": verdict} | changes))
 
 
-def ask(screen: Screen, *canaries: Canary, cooling: Calibration | None = None, sla_s: float = 60.0) -> Report:
-    return asyncio.run(ask_canaries(canaries, screen, cooling, sla_s))
+class Engines:
+    """Engines that a test ends."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    async def engine_ready(self) -> None:
+        pass
+
+    def engine_generation(self) -> int:
+        return self.ended
+
+
+def ask(
+    screen: Screen,
+    *canaries: Canary,
+    cooling: Calibration | None = None,
+    sla_s: float = 60.0,
+    engine: Engines | None = None,
+) -> Report:
+    return asyncio.run(ask_canaries(canaries, screen, cooling, sla_s, engine=engine or Engines(), max_restarts=3))
 
 
 async def answered(item: Item) -> Outcome:
@@ -241,6 +260,41 @@ def test_a_lost_engine_is_no_result_and_ends_the_others() -> None:
     with pytest.raises(EngineLost, match="it died"):
         ask(dies, expecting(), expecting())
     assert len(cancelled) == 1
+
+
+@pytest.mark.parametrize("reason", ["engine_lost", "deadline"])
+def test_a_canary_whose_engine_ended_is_asked_again_and_the_others_are_not(reason: str) -> None:
+    engines, asked = Engines(), list[str]()
+
+    async def ends_twice(item: Item) -> Outcome:
+        asked.append(item.uri)
+        if item.uri == "/clips/a.wav" and engines.ended < 2:
+            engines.ended += 1
+            return Outcome(PREPARED, attempts=2, reason=reason, message="the engine died: killed")
+        return await answered(item)
+
+    report = ask(ends_twice, expecting(), expecting(path="/clips/b.wav"), engine=engines)
+    assert (len(report.results), report.failed) == (2, ())
+    assert [Path(uri).name for uri in asked] == ["a.wav", "b.wav", "a.wav", "a.wav"]
+
+
+def test_an_engine_that_ends_each_time_a_canary_is_asked_is_lost() -> None:
+    engines = Engines()
+
+    async def ends(item: Item) -> Outcome:
+        engines.ended += 1
+        return Outcome(PREPARED, attempts=2, reason="engine_lost", message="the engine died: killed")
+
+    with pytest.raises(EngineLost, match="the engine died: killed"):
+        ask(ends, expecting(), engine=engines)
+    assert engines.ended == 4
+
+
+def test_a_canary_that_takes_too_long_beside_a_living_engine_is_its_result() -> None:
+    async def late(item: Item) -> Outcome:
+        return Outcome(PREPARED, attempts=1, reason="deadline", message="too late")
+
+    assert ask(late, expecting()).failed[0].reason == "deadline"
 
 
 def test_canaries_are_asked_together_under_ids_that_no_item_has() -> None:

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from pipeline.checkpoint import Checkpoint, open_checkpoint
 from pipeline.errors import JobError
@@ -24,11 +26,11 @@ LARGE = Media.model_validate({"video": {"max_pixels_per_frame": 10**8}, "image":
 
 
 def write_checkpoint(folder: Path, training: Any = None, calibration: Any = None) -> Path:
-    """Write a folder that passes for a checkpoint as long as nobody loads its weights."""
+    """Write a folder that passes for a checkpoint as long as nobody loads its weights, which are of another model."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {"architectures": ["Qwen3OmniMoeForConditionalGeneration"]}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    (folder / "model.safetensors").write_bytes(b"weights")
+    save_file({"weights": np.zeros(8, np.float32)}, folder / "model.safetensors")
     for name, content in (("training.json", training), ("calibration.json", calibration)):
         if content is not None:
             (folder / name).write_text(json.dumps(content), encoding="utf-8")
@@ -146,3 +148,12 @@ def test_a_malformed_calibration_is_refused_even_if_it_would_not_be_applied(tmp_
     folder = write_checkpoint(tmp_path / "m", calibration=CALIBRATION | {"policy_sha256": OTHER_DIGEST, "clips": "x"})
     with pytest.raises(JobError, match=r'calibration\.json: "clips"'):
         resolved(folder)
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(JobError, match=r"model\.path: .*config\.json cannot be read: Permission denied"):
+        opened(tmp_path)

@@ -10,6 +10,7 @@ from pipeline.errors import JobError
 from pipeline.hardware.devices import detect_device
 from pipeline.job import load_job
 from pipeline.resolve import Resolved, resolve
+from tests.test_checkpoint import write_checkpoint
 
 DEMO = Path(__file__).parents[1] / "jobs" / "demo.yaml"
 
@@ -74,3 +75,12 @@ def test_an_output_that_cannot_be_made_is_refused_before_anything_else(tmp_path:
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "at" / "all")
     with pytest.raises(JobError, match=r"output\.path"):
         resolved(f"output.path={tmp_path}/{place}")
+
+
+def test_damaged_weights_are_refused_unless_the_job_is_a_rehearsal_which_loads_none(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "m")
+    (folder / "model.safetensors").write_bytes(b"")
+    overrides = (f"model.path={folder}", f"output.path={tmp_path}/out")
+    with pytest.raises(JobError, match=r"model\.path: .*model\.safetensors has 0 bytes"):
+        resolved(*overrides)
+    resolved(*overrides, "rehearsal={answer_s: 0.1}")

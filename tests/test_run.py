@@ -18,7 +18,8 @@ from rich.console import Console
 from pipeline import run as run_module
 from pipeline.canary import CANARY_FILE
 from pipeline.engine.base import EngineStats
-from pipeline.errors import EngineLost, ItemError
+from pipeline.errors import EngineDied, EngineLost, ItemError
+from pipeline.events import EventLog
 from pipeline.job import load_job
 from pipeline.ledger import Ledger, Retry, read_ledger
 from pipeline.policy import Policy, prompt_digest
@@ -42,6 +43,7 @@ class Place:
         self.folder = folder
         self.seen: list[str] = []
         self.started = 0
+        self.engines_ended = 0
         self.selection = EVERYTHING
         self.ask: Callable[[str], Completion] = lambda _: GOOD
         self.prepare: Callable[[Item], Any] = lambda _: READY
@@ -107,6 +109,9 @@ class FakeWorkers(Scripted):
 
     def engine_restarts(self) -> int:
         return 0
+
+    def engine_generation(self) -> int:
+        return self._place.engines_ended
 
     async def engine_stats(self) -> EngineStats:
         return EngineStats(0.0, 0.0, 0.0, 0, 0, 0)
@@ -192,6 +197,22 @@ def test_an_engine_that_is_lost_with_a_canary_ends_the_run_with_4(place: Place) 
     assert place.rows() == 0 and place.seen == ["known.wav"]
     summary, events = place.newest()
     assert summary["exit_code"] == 4 and "run_broken" in [event["event"] for event in events]
+
+
+@pytest.mark.parametrize(("deaths", "code", "rows"), [(3, 0, 2), (99, 4, 0)])
+def test_a_canary_that_the_engine_dies_with_is_asked_again_and_is_no_wrong_answer(
+    place: Place, deaths: int, code: int, rows: int
+) -> None:
+    def ask(request_id: str) -> Completion:
+        if place.engines_ended < deaths:
+            place.engines_ended += 1
+            raise EngineDied("the engine died: killed")
+        return GOOD
+
+    place.ask = ask
+    got, said = place.run()
+    assert (got, place.rows()) == (code, rows), said
+    assert ("stopped early" in said) == (code == 4)
 
 
 def test_the_models_own_verdict_is_compared_and_not_the_routed_one(place: Place) -> None:
@@ -335,6 +356,22 @@ def test_a_row_that_takes_anothers_place_or_follows_it_names_it(place: Place, ch
     assert new == {name: old[name]["row_id"] for name in redone}
     assert len(rows) == (4 if change == "append" else 2)
     assert len(kept) == {"file": 1, "retry": 1, "append": 2, "rewrite": 0}[change]
+
+
+def test_a_run_says_how_many_events_its_journal_lacks(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "EventLog", lambda _: EventLog(Path("/dev/full")))
+    code, said = place.run(canary={})
+    assert code == 0, said
+    (path,) = place.folder.glob("out/_runs/*/run.json")
+    # run_started, engine_ready, run_ended
+    assert json.loads(path.read_text(encoding="utf-8"))["events_dropped"] == 3
+    assert "3 events could not be written to events.jsonl" in said
+
+
+def test_a_run_whose_journal_is_whole_says_nothing_of_it(place: Place) -> None:
+    _, said = place.run(canary={})
+    summary, events = place.newest()
+    assert summary["events_dropped"] == events[-1]["events_dropped"] == 0 and "events.jsonl" not in said
 
 
 def test_a_run_says_how_long_items_took_and_where_their_time_went(place: Place) -> None:

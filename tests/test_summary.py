@@ -26,7 +26,7 @@ from pipeline.summary import (
 from pipeline.verdict import Outcome, build_row
 from tests.test_verdict import FACTS, ITEM, NOW, answered
 
-MEANS = Means(workers=2, cores=8, sla_s=60.0, commit_every_s=2.0)
+MEANS = Means(workers=2, most_items=34, cores=8, sla_s=60.0, commit_every_s=2.0)
 
 
 def row(took_s: float, status: Status = "ok", **phases: Any) -> VerdictRow:
@@ -112,7 +112,7 @@ def test_front_end_workers_that_are_busy_throughout_are_the_limit_whatever_the_e
 
 
 def test_more_workers_than_cores_are_not_advised_except_for_waiting_on_storage() -> None:
-    full = Means(workers=2, cores=2, sla_s=60.0, commit_every_s=2.0)
+    full = Means(workers=2, most_items=34, cores=2, sla_s=60.0, commit_every_s=2.0)
     assert "front_end.workers" not in bottleneck(costs(10.0), full, decode=190.0).advice
     stored = bottleneck(costs(10.0), full, decode=40.0, fetch=150.0)
     assert "storage" in stored.advice and "front_end.workers" in stored.advice
@@ -137,7 +137,57 @@ def test_waiting_beside_an_idle_engine_does_not_make_the_engine_the_limit() -> N
     found = bottleneck(costs(30.0), decode=20.0, wait=90.0)
     assert (found.phase, found.limit) == ("wait", None)
     assert "engine" not in found.advice
-    assert found.sentence().endswith("would shorten it")
+
+
+def held(phase: str, held_s: dict[str, float], rows: int = 100) -> Bottleneck:
+    """Return the bottleneck of a run of 100 s in which nothing was busy throughout."""
+    phases: dict[str, Any] = {phase: 90.0 / rows}
+    tally = tally_of(*(row(3.0, **phases) for _ in range(rows)))
+    found = find_bottleneck(tally, MEANS, costs(30.0, held_s=held_s))
+    assert found is not None and found.limit is None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("reason", "phase", "why", "advice"),
+    [
+        ("engine", "wait", "the engine had as much work as it answers in time", "engine.max_num_seqs"),
+        ("engine", "generate", "the engine had as much work as it answers in time", "rationale.max_chars"),
+        ("items", "generate", "as many as allowed were under way", "engine.max_num_seqs"),
+        ("items", "decode", "as many as allowed were under way", "front_end.workers"),
+        ("object store", "wait", "prompts filled the object store", "media.video.max_rate_hz"),
+        ("memory", "wait", "little memory was free", "more memory"),
+        ("engine restart", "wait", "the engine was being started anew", "events.jsonl"),
+    ],
+)
+def test_where_nothing_was_busy_throughout_what_held_items_back_is_the_bottleneck(
+    reason: str, phase: str, why: str, advice: str
+) -> None:
+    found = held(phase, held_s={reason: 62.0, "paused": 3.0})
+    assert found.sentence().partition("; ")[2].startswith(f"items were held back 62 % of the time: {why}; ")
+    assert advice in found.advice and found.advice in found.sentence()
+    assert (found.facts()["held_by"], found.facts()["held_share"]) == (reason, 0.62)
+
+
+def test_a_run_too_short_to_learn_how_many_may_be_under_way_is_told_so() -> None:
+    found = held("generate", {"items": 80.0}, rows=15)
+    assert found.sentence() == (
+        "most of an item's time: generate 100 %; items were held back 80 % of the time: until the engine has shown its "
+        "speed only a few may be under way; more items in a run would help first"
+    )
+
+
+@pytest.mark.parametrize("held_s", [{}, {"engine": 24.0, "items": 20.0}])
+def test_where_nothing_was_busy_and_items_were_hardly_held_back_nothing_is_blamed(held_s: dict[str, float]) -> None:
+    assert held("wait", held_s).sentence() == (
+        "most of an item's time: wait 100 %; nothing was the limit: no part was busy throughout, and items were hardly "
+        "held back"
+    )
+
+
+def test_what_was_busy_throughout_is_the_limit_whatever_held_items_back() -> None:
+    found = bottleneck(costs(95.0, held_s={"items": 99.0}), generate=90.0)
+    assert (found.limit, found.held) == ("engine", None)
 
 
 def test_the_known_answer_clips_and_the_start_do_not_count_as_screening() -> None:
@@ -157,6 +207,8 @@ def test_a_run_without_time_accounts_still_says_where_the_time_went() -> None:
         "phase": "fetch",
         "share": pytest.approx(2 / 3),
         "limit": None,
+        "held_by": None,
+        "held_share": None,
         "advice": "faster storage for the recordings",
         "front_end_busy_share": None,
         "engine_busy_share": None,

@@ -1,7 +1,7 @@
 """Which look at a recording can still be answered in its time: the whole one, or lesser ones. Pure, no I/O.
 
-A look is given up in this order: frames, frame size, length of the answer, then parts of the recording, evenly
-spread. Each rung keeps what the rungs above it gave up.
+What decoding has no time for is left out first. Then a look is given up in this order: frames, frame size, length of
+the answer, parts of the recording, evenly spread. Each rung keeps what the rungs above it gave up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pipeline.job import Media
 from pipeline.media.plan import FRAMES_PER_GRID, PATCH_PIXELS, frame_size, plan
 from pipeline.records import MediaFacts, Plan, VideoStream
 
-LookName = Literal["full", "fewer_frames", "smaller_frames", "shorter_answer", "half", "quarter", "glimpse"]
+LookName = Literal[
+    "full", "decodable", "fewer_frames", "smaller_frames", "shorter_answer", "half", "quarter", "glimpse"
+]
 
 SAFETY = 1.3
 """A look is chosen only if so many times its predicted seconds are left."""
@@ -51,9 +53,9 @@ class Forecast:
 class Look:
     """One rung of the ladder: what to plan with, and whether to ask for a short answer.
 
-    At most `max_recording_s` seconds of the recording are looked at. `given_up` says in words what is less than in
-    the whole look. `full_look_s` (seconds that the whole look could have taken, with the safety factor) and
-    `left_s` are those `choose` decided by.
+    At most `max_recording_s` seconds of the recording are looked at, in words `part`. `given_up` says in words what
+    else is less than in the whole look. The seconds that the whole look and its decoding could have taken, with the
+    safety factor, and those that were there for each, are what `choose` decided by.
     """
 
     name: LookName
@@ -61,22 +63,35 @@ class Look:
     max_recording_s: float | None = None
     short_answer: bool = False
     given_up: tuple[str, ...] = ()
+    part: str | None = None
     full_look_s: float | None = None
     left_s: float | None = None
+    full_decode_s: float | None = None
+    decode_limit_s: float | None = None
 
 
-def looks(facts: MediaFacts, media: Media, token_budget: int, forecast: Forecast) -> Iterator[tuple[Look, Plan]]:
+def looks(
+    facts: MediaFacts, media: Media, token_budget: int, forecast: Forecast, decode_limit_s: float = math.inf
+) -> Iterator[tuple[Look, Plan]]:
     """Yield the looks at a recording from full to least, each with its plan and quicker than the one before.
 
-    A rung that would make this recording hardly quicker is passed over and gives up nothing: sound has no frames
-    to halve, a still picture no parts, and where decoding takes nearly all the time, fewer frames help nothing.
+    If decoding the whole could take longer than `decode_limit_s`, the first look is at as much as can be decoded. A
+    rung that would make this recording hardly quicker is passed over and gives up nothing: sound has no frames to
+    halve, a still picture no parts, and where decoding takes nearly all the time, fewer frames help nothing.
     Raises ItemError as `plan` does for the whole look.
     """
     look, planned = Look("full", media), plan(facts, media, token_budget)
+    whole_s = looked_at_s(planned)
+    full_decode_s = SAFETY * _decode_s(facts, planned, forecast)
+    if full_decode_s > decode_limit_s and whole_s > 0:
+        part_s = max(whole_s * decode_limit_s / full_decode_s, _glimpse_s(whole_s))
+        look = _part(look, "decodable", f"{seconds(part_s)} of the recording", part_s)
+        look = replace(look, full_decode_s=full_decode_s, decode_limit_s=decode_limit_s)
+        planned = plan(facts, media, token_budget, part_s)
     yield look, planned
-    look_s = predicted_s(facts, planned, forecast)
-    for lesser in _rungs(planned):
-        next_look = lesser(look if look.given_up else replace(look, media=_as_used(facts, media, planned)))
+    first, look_s = planned, predicted_s(facts, planned, forecast)
+    for lesser in _rungs(whole_s, first.width * first.height):
+        next_look = lesser(look if look.given_up else replace(look, media=_as_used(facts, media, first)))
         most_s = math.inf if next_look.max_recording_s is None else next_look.max_recording_s
         next_plan = plan(facts, next_look.media, token_budget, most_s)
         next_s = predicted_s(facts, next_plan, forecast, next_look.short_answer)
@@ -85,14 +100,22 @@ def looks(facts: MediaFacts, media: Media, token_budget: int, forecast: Forecast
             yield look, next_plan
 
 
-def choose(facts: MediaFacts, media: Media, token_budget: int, forecast: Forecast, left_s: float) -> tuple[Look, Plan]:
-    """Return the fullest look whose predicted seconds fit `left_s` with the safety factor, else the least one.
+def choose(
+    facts: MediaFacts,
+    media: Media,
+    token_budget: int,
+    forecast: Forecast,
+    left_s: float,
+    decode_limit_s: float = math.inf,
+) -> tuple[Look, Plan]:
+    """Return the fullest look whose predicted seconds fit `left_s`, and those of its decoding `decode_limit_s`, with
+    the safety factor, else the least one.
 
     The least is tried even if it seems to take too long: the forecast may be wrong, and without a try the item
     has no answer for certain. Raises ItemError as `plan` does for the whole look.
     """
     full_look_s = None
-    for look, planned in looks(facts, media, token_budget, forecast):
+    for look, planned in looks(facts, media, token_budget, forecast, decode_limit_s):
         could_take_s = SAFETY * predicted_s(facts, planned, forecast, look.short_answer)
         full_look_s = could_take_s if full_look_s is None else full_look_s
         if could_take_s <= left_s:
@@ -124,33 +147,40 @@ def looked_at_s(planned: Plan) -> float:
 
 def describe(look: Look) -> str:
     """Return what a row says of a lesser look: what was given up, and the seconds that made it so."""
-    what = ", ".join(look.given_up) or "the whole look"
-    if not look.given_up or look.full_look_s is None or look.left_s is None:
+    less = look.given_up if look.part is None else (*look.given_up, look.part)
+    what = ", ".join(less) or "the whole look"
+    if look.full_decode_s is not None and look.decode_limit_s is not None:
+        took, limit = seconds(look.full_decode_s), seconds(look.decode_limit_s)
+        return f"{what}: decoding the whole could have taken {took}, front_end.decode_timeout_s allows {limit}"
+    if not less or look.full_look_s is None or look.left_s is None:
         return what
     return f"{what}: the whole look could have taken {seconds(look.full_look_s)}, {seconds(look.left_s)} were left"
 
 
-def _rungs(full: Plan) -> tuple[Callable[[Look], Look], ...]:
-    """Return the steps down from the whole look; each makes a lesser look of the one before."""
-    whole_s, pixels = looked_at_s(full), full.width * full.height
+def _rungs(whole_s: float, pixels: int) -> tuple[Callable[[Look], Look], ...]:
+    """Return the steps down from the first look, whose frames have so many pixels; each makes a lesser look of the one
+    before. Parts are of the `whole_s` seconds that the whole look sees."""
     return (
         lambda look: _less(look, "fewer_frames", "half the frames", _half_the_frames(look.media)),
         lambda look: _less(look, "smaller_frames", "half the pixels", _at_most(pixels // 2, look.media)),
         lambda look: replace(_less(look, "shorter_answer", "a short answer", look.media), short_answer=True),
         lambda look: _part(look, "half", "half as much of the recording", whole_s / 2),
         lambda look: _part(look, "quarter", "a quarter as much of the recording", whole_s / 4),
-        lambda look: _part(look, "glimpse", f"{GLIMPSE_S:.0f} s of the recording", min(GLIMPSE_S, whole_s / 4)),
+        lambda look: _part(look, "glimpse", f"{GLIMPSE_S:.0f} s of the recording", _glimpse_s(whole_s)),
     )
+
+
+def _glimpse_s(whole_s: float) -> float:
+    return min(GLIMPSE_S, whole_s / 4)
 
 
 def _less(look: Look, name: LookName, gives_up: str, media: Media) -> Look:
     return replace(look, name=name, given_up=(*look.given_up, gives_up), media=media)
 
 
-def _part(look: Look, name: LookName, gives_up: str, part_s: float) -> Look:
+def _part(look: Look, name: LookName, part: str, part_s: float) -> Look:
     """Return the look at a part, in place of a larger part."""
-    kept = look.given_up if look.max_recording_s is None else look.given_up[:-1]
-    return replace(look, name=name, max_recording_s=part_s, given_up=(*kept, gives_up))
+    return replace(look, name=name, max_recording_s=part_s, part=part)
 
 
 def _as_used(facts: MediaFacts, media: Media, full: Plan) -> Media:

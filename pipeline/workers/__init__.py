@@ -1,7 +1,7 @@
 """Ray actors around the front end and the engine, and the handle the driver works with. The only importer of ray."""
 
-from pipeline.workers.engine import Keeping
 from pipeline.workers.front_ends import FreeFrontEnd
+from pipeline.workers.keeper import Keeping
 from pipeline.workers.runtime import start_ray
 from pipeline.workers.workers import Workers
 

@@ -12,19 +12,19 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from pipeline.errors import EngineLost, ItemError
+from pipeline.errors import FrontEndsLost, ItemError
 from pipeline.events import EventLog
 from pipeline.front_end import FrontEndSetup
 from pipeline.media.ladder import Forecast
 from pipeline.records import Item, Phases, Prepared
 from pipeline.workers.actors import WATCH, FrontEndActor
-from pipeline.workers.runtime import result_of, root_cause
+from pipeline.workers.runtime import root_cause
 
 # A worker starts in half a minute; several starts in vain mean that it never will.
 _REVIVAL_ATTEMPTS = 60
 _REVIVAL_PAUSE_S = 2.0
 _ANSWER_S = 60.0
-LAST_WORD_S = 1.0
+_LAST_WORD_S = 1.0
 _LAST_BREATH_S = 5.0
 
 
@@ -65,7 +65,8 @@ class FreeFrontEnd:
         """End a worker that is stuck, Ray starts it again; return what it had found out."""
         self.lost = True
         try:
-            known: Prepared = await asyncio.wait_for(result_of(self.actor.so_far.remote()), LAST_WORD_S)
+            async with asyncio.timeout(_LAST_WORD_S):
+                known: Prepared = await self.actor.so_far.remote()
         except (RayError, TimeoutError):
             known = Prepared(phases=Phases())
         with suppress(RayError, ValueError):
@@ -89,8 +90,8 @@ class FrontEndPool:
     async def free(self, timeout_s: float | None = None) -> AsyncIterator[FreeFrontEnd]:
         """Wait for a worker that has nothing to do, and hold it.
 
-        A worker that is lost meanwhile comes back when Ray has started it again. Raises EngineLost if none is left,
-        TimeoutError if none is free within `timeout_s`; who gives that is served before others.
+        A worker that is lost meanwhile comes back when Ray has started it again. Raises FrontEndsLost if none is
+        left, TimeoutError if none is free within `timeout_s`; who gives that is served before others.
         """
         free = FreeFrontEnd(await self._take(timeout_s))
         try:
@@ -136,10 +137,12 @@ class FrontEndPool:
         """Give a lost worker back when it answers again; until then calls to it would fail one after the other."""
         # The process that was killed could still answer.
         with suppress(RayError, TimeoutError):
-            await asyncio.wait_for(result_of(lost.call), _LAST_BREATH_S)
+            async with asyncio.timeout(_LAST_BREATH_S):
+                await lost.call
         for _ in range(_REVIVAL_ATTEMPTS):
             try:
-                await asyncio.wait_for(result_of(lost.actor.peak_bytes.remote()), _ANSWER_S)
+                async with asyncio.timeout(_ANSWER_S):
+                    await lost.actor.peak_bytes.remote()
             except (RayError, TimeoutError):
                 await asyncio.sleep(_REVIVAL_PAUSE_S)
             else:
@@ -157,7 +160,8 @@ class FrontEndPool:
         peaks = {}
         for number, actor in enumerate(self._actors):
             with suppress(RayError, TimeoutError):
-                peaks[f"front_end_{number}"] = await asyncio.wait_for(result_of(actor.peak_bytes.remote()), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    peaks[f"front_end_{number}"] = await actor.peak_bytes.remote()
         return peaks
 
     def close(self) -> None:
@@ -166,5 +170,5 @@ class FrontEndPool:
             revival.cancel()
 
 
-def _none_left() -> EngineLost:
-    return EngineLost("no front-end worker is left: each died and could not be started again")
+def _none_left() -> FrontEndsLost:
+    return FrontEndsLost("no front-end worker is left: each died and could not be started again")

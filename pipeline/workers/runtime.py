@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-from typing import Any
 
 import ray
 
@@ -40,11 +39,6 @@ def start_ray(workers: int, device: str, scratch: str, store_bytes: int) -> None
     except Exception as error:
         # The seam for everything that keeps Ray from starting: ports, memory, a wrong RAY_ variable.
         raise JobError(f"Ray did not start: {root_cause(error)}") from error
-
-
-async def result_of(reference: Any) -> Any:
-    """Return what an object reference gives: a coroutine, as asyncio's helpers want one."""
-    return await reference
 
 
 def root_cause(error: BaseException) -> str:

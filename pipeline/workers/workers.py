@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from typing import Any
 
 import ray
@@ -17,8 +17,8 @@ from pipeline.policy import Policy
 from pipeline.records import Completion
 from pipeline.verdict import parse_answer
 from pipeline.workers.actors import EngineActor, peak_memory_bytes
-from pipeline.workers.engine import EngineKeeper, Keeping
 from pipeline.workers.front_ends import FreeFrontEnd, FrontEndPool, start_front_ends
+from pipeline.workers.keeper import EngineKeeper, Keeping
 from pipeline.workers.runtime import root_cause
 
 # At the end of a run nobody waits longer for a process to tell what it took.
@@ -41,16 +41,19 @@ class Workers:
         """
         front_ends = start_front_ends(setup, count)
         engine = EngineKeeper(lambda: _start_engine(setup, form), keeping, events)
-        try:
-            answers = await engine.start([front_end.warm_up.remote() for front_end in front_ends])
-            if setup.rehearsal is None:
-                for answer in answers:
-                    _check_usable(answer, setup.policy)
-            description = await engine.describe()
-        except ItemError as error:
-            raise JobError(f"the engine's answer to the warm-up prompt is of no use: {error}") from error
-        except (RayError, TimeoutError) as error:
-            raise JobError(f"the engine or a front-end worker did not start: {root_cause(error)}") from error
+        with ExitStack() as unless_started:
+            unless_started.callback(engine.close)
+            try:
+                answers = await engine.start([front_end.warm_up.remote() for front_end in front_ends])
+                if setup.rehearsal is None:
+                    for answer in answers:
+                        _check_usable(answer, setup.policy)
+                description = await engine.describe()
+            except ItemError as error:
+                raise JobError(f"the engine's answer to the warm-up prompt is of no use: {error}") from error
+            except (RayError, TimeoutError) as error:
+                raise JobError(f"the engine or a front-end worker did not start: {root_cause(error)}") from error
+            unless_started.pop_all()
         return Workers(FrontEndPool(front_ends, events), engine, description)
 
     def free_front_end(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[FreeFrontEnd]:
@@ -71,19 +74,25 @@ class Workers:
         """See EngineKeeper.ready."""
         await self._engine.ready()
 
+    def engine_generation(self) -> int:
+        """See EngineKeeper.generation."""
+        return self._engine.generation()
+
     def engine_restarts(self) -> int:
         """Return how often the engine was started anew."""
         return self._engine.restarts
 
     async def engine_stats(self) -> EngineStats:
         """Return the time account of the engine's thread. Raises EngineLost, TimeoutError."""
-        return await asyncio.wait_for(self._engine.stats(), _ACCOUNT_S)
+        async with asyncio.timeout(_ACCOUNT_S):
+            return await self._engine.stats()
 
     async def memory(self) -> dict[str, int]:
         """Return the peak resident bytes of every process of the run that tells."""
         peaks = {"driver": peak_memory_bytes()}
         with suppress(EngineLost, TimeoutError):
-            peaks["engine"] = await asyncio.wait_for(self._engine.peak_bytes(), _ACCOUNT_S)
+            async with asyncio.timeout(_ACCOUNT_S):
+                peaks["engine"] = await self._engine.peak_bytes()
         return peaks | await self._front_ends.peak_bytes(_ACCOUNT_S)
 
     def stop_watching(self) -> None:

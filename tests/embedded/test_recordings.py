@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import sys
 from pathlib import Path
 
@@ -11,19 +10,17 @@ import numpy as np
 import pytest
 
 from pipeline.embedded import recordings
+from pipeline.embedded.recording_list import SOURCES, UTTERANCES_PER_FLITE_VOICE, espeak_voices
 from pipeline.embedded.recordings import (
     LONGEST_SPEECH_S,
-    PACKAGES,
     RATE_HZ,
     SHORTEST_S,
-    SOURCES,
     Pcm,
     Pools,
     Recording,
     RecordingsUnavailable,
     at_full_level,
     default_cache,
-    espeak_voices,
     is_clipped,
     is_tone,
     load_recordings,
@@ -157,36 +154,7 @@ def test_clipped_recordings_are_noticed() -> None:
     assert not is_clipped(vowel(1.0)) and not is_clipped(noise(1.0))
 
 
-# ---- which voices
-
-
-def test_a_held_out_voice_shares_neither_language_nor_variant_with_those_trained_on() -> None:
-    voices = list(espeak_voices())
-    train = [(language, variant) for language, variant, held_out in voices if not held_out]
-    held_out = [(language, variant) for language, variant, held_out in voices if held_out]
-
-    assert len({language for language, _, _ in voices}) >= 20
-    assert len(set(voices)) == len(voices)
-    assert not {variant for _, variant in train} & {variant for _, variant in held_out}
-    spoken = [{language.split("-")[0] for language, _ in pool} for pool in (train, held_out)]
-    assert not spoken[0] & spoken[1]
-    assert 0.15 < len(held_out) / len(voices) < 0.3
-
-
-@pytest.mark.parametrize("kind", ["speech", "music"])
-def test_a_fifth_or_so_of_the_real_voices_is_held_out(kind: str) -> None:
-    sources = [source for source in SOURCES if source.kind == kind]
-
-    assert len({source.voice for source in sources}) == len(sources)
-    assert 0.15 < sum(source.held_out for source in sources) / len(sources) < 0.3
-
-
-def test_a_language_of_the_volunteers_is_held_out_in_both_packages_or_in_none() -> None:
-    volunteers = [source for source in SOURCES if re.match("klettres|ktuberling", source.voice)]
-    held_out = {source.voice.split(":")[1] for source in volunteers if source.held_out}
-
-    assert held_out
-    assert not held_out & {source.voice.split(":")[1] for source in volunteers if not source.held_out}
+# ---- synthetic voices
 
 
 def test_there_are_sentences_for_every_synthetic_voice() -> None:
@@ -194,13 +162,8 @@ def test_there_are_sentences_for_every_synthetic_voice() -> None:
 
     for language, _, _ in espeak_voices():
         assert len(set(texts[language.split("-")[0]])) >= 4
-    assert len(texts["en"]) >= recordings.UTTERANCES_PER_FLITE_VOICE
+    assert len(texts["en"]) >= UTTERANCES_PER_FLITE_VOICE
     assert all(20 < len(sentence) < 120 or not sentence.isascii() for some in texts.values() for sentence in some)
-
-
-def test_every_package_is_listed_once_with_its_licence() -> None:
-    assert len({package.name for package in PACKAGES}) == len(PACKAGES)
-    assert all(package.what and package.licence for package in PACKAGES)
 
 
 # ---- the cache

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from typing import Any
 
+import psutil
 import pytest
 
 from pipeline.engine.fake import fault_of
 from pipeline.job import Rehearsal
-from tests.end_to_end.conftest import Workplace
+from tests.end_to_end.conftest import ROOT, Workplace
 
 pytestmark = pytest.mark.engine
 
 ITEMS = 60
 SOURCE = {"manifest": "items.csv"}
+# A page is more.
+ANY_GROWTH_GIB = 1e-9
 FAULTS = {
     "hang": 0.02,
     "garbage": 0.05,
@@ -47,6 +54,51 @@ def rehearsal(workplace: Workplace) -> dict[str, Any]:
     listing = "".join(f"clips/{name}.wav,item-{name}\n" for name in names)
     (workplace.folder / "items.csv").write_text(f"uri,id\n{listing}", encoding="utf-8")
     return {"answer_s": 0.05, "seed": 573, "faults": FAULTS}
+
+
+# A rehearsal asks no known-answer clip by itself.
+WITH_CANARY = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from rich.console import Console
+from pipeline import run
+from pipeline.canary import Canary
+from pipeline.job import CanaryClip, load_job
+from pipeline.resolve import resolve
+canary = Canary("canary.clips.0", CanaryClip(path=Path(sys.argv[2]), verdict="review"))
+run.resolve = lambda job: replace(resolve(job), canaries=(canary,))
+sys.exit(run.run_job(load_job(Path(sys.argv[1])), Console(file=sys.stdout)))
+"""
+
+
+def start_with_canary(workplace: Workplace, rehearsal: dict[str, Any], max_restarts: int) -> subprocess.Popen[str]:
+    job = workplace.write_job(source=SOURCE, rehearsal=rehearsal, engine={"max_restarts": max_restarts})
+    return subprocess.Popen(
+        [sys.executable, "-c", WITH_CANARY, str(job), str(workplace.clips / "00.wav")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def engines(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in children if any("ray::EngineActor" in part for part in child.cmdline())]
+
+
+def journal(workplace: Workplace) -> list[dict[str, Any]]:
+    lines = [path.read_text(encoding="utf-8") for path in workplace.output.glob("_runs/*/events.jsonl")]
+    return [json.loads(line) for line in "".join(lines).splitlines()]
+
+
+def wait_for(workplace: Workplace, event: str) -> None:
+    """Wait until an event is in the journal."""
+    until = time.monotonic() + 200
+    while event not in [one["event"] for one in journal(workplace)]:
+        assert time.monotonic() < until, event
+        time.sleep(0.1)
 
 
 def test_whatever_dies_every_item_gets_its_row_with_its_cause_and_in_time(
@@ -92,6 +144,65 @@ def test_the_journal_tells_deaths_stalls_with_stacks_and_restarts(
     stalled = [event for event in events if event["event"] == "engine_stalled"]
     assert stalled and "engine-steps" in stalled[0]["stacks"] and "time.sleep" in stalled[0]["stacks"]
     assert sum(event["event"] == "engine_restarted" for event in events) == len(stalled)
+
+
+def test_an_engine_that_is_replaced_time_and_again_loses_no_item_and_dies_for_nobody(
+    workplace: Workplace, rehearsal: dict[str, Any]
+) -> None:
+    """With `max_restarts` 0 a single death would end the run."""
+    job = workplace.write_job(
+        source=SOURCE,
+        rehearsal=rehearsal | {"answer_s": 0.5, "faults": {}},
+        engine={"max_growth_gib": ANY_GROWTH_GIB, "max_restarts": 0, "max_num_seqs": 2},
+    )
+    run = workplace.run(job)
+    assert run.code == 0, run.said
+    rows = workplace.rows()
+    assert len(rows) == ITEMS and {(row["status"], row["attempts"]) for row in rows.values()} == {("ok", 1)}
+    names = [event["event"] for event in journal(workplace)]
+    assert "engine_recycled" in names and "engine_died" not in names
+
+
+def test_a_run_that_is_stopped_while_its_engine_is_replaced_ends_at_once(
+    workplace: Workplace, rehearsal: dict[str, Any]
+) -> None:
+    job = workplace.write_job(
+        source=SOURCE,
+        rehearsal=rehearsal | {"answer_s": 20.0, "faults": {}},
+        engine={"max_growth_gib": ANY_GROWTH_GIB, "max_restarts": 0},
+    )
+    process = workplace.start(job)
+    wait_for(workplace, "engine_recycled")
+    process.send_signal(signal.SIGTERM)
+    stopped = time.monotonic()
+    said, _ = process.communicate(timeout=60)
+    # The questions in flight would have taken as long as an answer takes.
+    assert process.returncode == 4 and time.monotonic() - stopped < 15, said
+    names = [event["event"] for event in journal(workplace)]
+    assert names[-1] == "run_ended" and "engine_died" not in names and "engine_restarted" not in names
+
+
+def test_known_answers_are_asked_again_by_the_engine_that_comes_after_a_dead_one(
+    workplace: Workplace, rehearsal: dict[str, Any]
+) -> None:
+    process = start_with_canary(workplace, rehearsal | {"answer_s": 3.0, "faults": {}}, max_restarts=2)
+    for event in ("engine_ready", "engine_restarted"):
+        wait_for(workplace, event)
+        time.sleep(1.0)
+        (engine,) = engines(process)
+        engine.kill()
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    assert "1 known-answer clips answered as expected" in said and len(workplace.rows()) == ITEMS
+
+
+def test_an_engine_that_known_answers_kill_each_time_is_lost_and_no_wrong_answer(
+    workplace: Workplace, rehearsal: dict[str, Any]
+) -> None:
+    process = start_with_canary(workplace, rehearsal | {"faults": {"poison": 1.0}}, max_restarts=2)
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 4, said
+    assert "died 3 times in a row without an answer between" in said and not workplace.rows()
 
 
 def test_an_engine_that_never_answers_again_ends_the_run_with_what_is_committed(

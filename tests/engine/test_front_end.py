@@ -15,7 +15,7 @@ import pytest
 import pipeline.front_end
 from pipeline.errors import ItemError
 from pipeline.front_end import FrontEnd, Pace, _check_senses
-from pipeline.media.ladder import Forecast
+from pipeline.media.ladder import SAFETY, Forecast, source_gigapixels
 from pipeline.records import Item
 from tests.engine.test_vllm import recording
 
@@ -134,6 +134,24 @@ def test_sound_or_pictures_that_cannot_be_decoded_make_an_error_and_no_half_answ
     with pytest.raises(ItemError) as caught:
         _check_senses(facts, halved)
     assert caught.value.code == code
+
+
+def test_a_recording_whose_decoding_would_be_cut_off_is_looked_at_in_part(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = front_end._setup.limits.model_copy(update={"decode_timeout_s": 20.0})
+    monkeypatch.setattr(front_end, "_setup", replace(front_end._setup, limits=limits))
+    monkeypatch.setattr(front_end, "_pace", Pace())
+    prepared, prompt = front_end.prepare(item_of(CLIPS / "telescope_mirror.mp4"), "part", 600.0, Forecast())
+    assert prompt is not None and prepared.lesser_look is None and prepared.facts is not None
+    assert prepared.plan is not None
+    gigapixels = source_gigapixels(prepared.facts, prepared.plan)
+    monkeypatch.setattr(front_end, "_pace", Pace())
+    slow = Forecast(decode_s_per_gigapixel=40.0 / SAFETY / gigapixels)
+    prepared, prompt = front_end.prepare(item_of(CLIPS / "telescope_mirror.mp4"), "part", 600.0, slow)
+    assert prompt is not None and prepared.error_code is None and not prepared.short_answer
+    assert prepared.coverage == pytest.approx(0.5, abs=0.1)
+    assert prepared.lesser_look is not None and "front_end.decode_timeout_s allows 20 s" in prepared.lesser_look
 
 
 def test_with_little_time_left_less_is_looked_at_and_said(front_end: FrontEnd) -> None:

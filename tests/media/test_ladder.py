@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import REASONS, ItemError
 from pipeline.job import Media, Video
-from pipeline.media.ladder import SAFETY, Forecast, Look, choose, describe, looked_at_s, looks, predicted_s
+from pipeline.media.ladder import SAFETY, Forecast, Look, _decode_s, choose, describe, looked_at_s, looks, predicted_s
 from pipeline.media.plan import plan
 from pipeline.records import MediaFacts, Plan, VideoStream
 from tests.media.test_plan import recording
@@ -129,6 +130,46 @@ def test_a_row_says_what_was_given_up_and_why(facts: MediaFacts, left_s: float, 
 def test_the_seconds_are_those_decided_by() -> None:
     look = Look("fewer_frames", Media(), given_up=("half the frames",), full_look_s=74.2, left_s=40.9)
     assert describe(look) == "half the frames: the whole look could have taken 74 s, 41 s were left"
+
+
+@pytest.mark.parametrize(
+    ("facts", "forecast"),
+    [(recording(400.0), SLOW_DECODER), (SOUND_ALONE, Forecast(sound_decode_s_per_hour=120.0))],
+    ids=["av", "sound"],
+)
+@pytest.mark.parametrize("limit_s", [70.0, 55.0, 40.0])
+def test_what_decoding_has_no_time_for_is_left_out_and_nothing_else(
+    facts: MediaFacts, forecast: Forecast, limit_s: float
+) -> None:
+    whole = plan(facts, Media(), BUDGET)
+    look, planned = choose(facts, Media(), BUDGET, forecast, 1_000.0, limit_s)
+    assert (look.name, look.media, look.short_answer, look.given_up) == ("decodable", Media(), False, ())
+    decode_s = SAFETY * _decode_s(facts, planned, forecast)
+    assert 0.9 * limit_s <= decode_s <= limit_s < SAFETY * _decode_s(facts, whole, forecast)
+    assert planned.width * planned.height >= whole.width * whole.height
+    assert (planned.frame_rate_hz or 0) >= (whole.frame_rate_hz or 0)
+    what, _, why = describe(look).partition(": ")
+    assert what.endswith(" s of the recording") and why.endswith(f"decode_timeout_s allows {limit_s:.0f} s")
+
+
+def test_what_can_be_decoded_whole_is_looked_at_whole() -> None:
+    facts = recording(400.0)
+    enough_s = SAFETY * _decode_s(facts, plan(facts, Media(), BUDGET), SLOW_DECODER)
+    assert choose(facts, Media(), BUDGET, SLOW_DECODER, 1_000.0, enough_s)[0].name == "full"
+
+
+def test_a_look_that_decoding_and_the_rest_have_no_time_for_gives_up_both() -> None:
+    facts, slow = recording(400.0), replace(SLOW_ENGINE, decode_s_per_gigapixel=5.0)
+    look, planned = choose(facts, Media(), BUDGET, slow, 70.0, 35.0)
+    assert look.given_up == ("half the frames",) and SAFETY * _decode_s(facts, planned, slow) <= 35.0
+    assert describe(look).startswith("half the frames, 234 s of the recording: decoding the whole")
+    assert SAFETY * predicted_s(facts, planned, slow) <= 70.0
+
+
+def test_however_slow_decoding_is_a_glimpse_is_tried() -> None:
+    _, planned = choose(recording(7_200.0), Media(), BUDGET, SLOW_DECODER, 1_000.0, 1.0)
+    assert 40 <= looked_at_s(planned) <= 60
+    assert choose(PICTURE, Media(), BUDGET, SLOW_DECODER, 1_000.0, 0.001)[0].name == "full"
 
 
 @pytest.mark.parametrize(

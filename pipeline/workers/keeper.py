@@ -17,7 +17,7 @@ from pipeline.errors import EngineDied, EngineLost, ItemError, JobError
 from pipeline.events import EventLog
 from pipeline.records import Completion
 from pipeline.workers.actors import Lost, Pulse, Refused
-from pipeline.workers.runtime import result_of, root_cause
+from pipeline.workers.runtime import root_cause
 
 _START_TIMEOUT_S = 1800.0
 _STARTS = 3
@@ -52,6 +52,7 @@ class EngineKeeper:
         self._up = asyncio.Event()
         self._failure: EngineLost | None = None
         self._generation = 0
+        self._recycled = -1  # the generation that is, or was last, replaced without having died
         self._deaths_in_a_row = 0
         self._asked = 0
         self._past, self._latest = _NO_STATS, _NO_STATS
@@ -73,11 +74,20 @@ class EngineKeeper:
         """Return whether there is an engine to ask, or none will come any more."""
         return self._up.is_set()
 
+    def generation(self) -> int:
+        """Return a number that grows as soon as an engine is given up for another one."""
+        return self._generation
+
     async def ready(self) -> None:
         """Wait until there is an engine. Raises EngineLost if there will be none."""
-        await self._up.wait()
+        await self._until_up()
         if self._failure is not None:
             raise self._failure
+
+    async def _until_up(self) -> None:
+        # An engine may be gone again before those who waited for it get to run.
+        while not self._up.is_set():
+            await self._up.wait()
 
     async def ask(
         self, request_id: str, prompt: Any, timeout_s: float, *, short: bool = False, alone: bool = False
@@ -90,14 +100,15 @@ class EngineKeeper:
         """
         until = time.monotonic() + timeout_s
         try:
-            await asyncio.wait_for(self.ready(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self.ready()
         except TimeoutError:
             raise ItemError("deadline", "the item's time was over before a new engine was ready") from None
         actor, generation = self._actor, self._generation
         self._asked += 1
         try:
-            left_s = max(0.1, until - time.monotonic())
-            result = await asyncio.wait_for(result_of(actor.ask.remote(request_id, prompt, short)), left_s)
+            async with asyncio.timeout(max(0.1, until - time.monotonic())):
+                result = await actor.ask.remote(request_id, prompt, short)
         except TimeoutError:
             actor.abort.remote(request_id)
             raise ItemError("deadline", "the item's time was over in the engine") from None
@@ -141,11 +152,13 @@ class EngineKeeper:
 
     def _died(self, generation: int, cause: str, counts: bool = True) -> EngineDied:
         """Take note of an engine's death, once, and see to another; return what its questions raise."""
-        if generation == self._generation:
-            self._deaths_in_a_row += counts
-            self._events.write("engine_died", cause=cause, in_flight=self._asked, deaths_in_a_row=self._deaths_in_a_row)
+        planned = generation == self._recycled
+        if generation == self._generation and self._failure is None:
+            self._deaths_in_a_row += counts and not planned
+            facts = {"in_flight": self._asked, "deaths_in_a_row": self._deaths_in_a_row, "planned": planned}
+            self._events.write("engine_died", cause=cause, **facts)
             self._replace(cause)
-        return EngineDied(f"the engine died: {cause}")
+        return EngineDied(f"the engine died: {cause}", planned)
 
     def _replace(self, cause: str) -> None:
         self._generation += 1
@@ -176,7 +189,7 @@ class EngineKeeper:
         self._fail(f"the engine could not be started again: {cause}")
 
     def _fail(self, message: str) -> None:
-        self._failure = EngineLost(message)
+        self._failure = self._failure or EngineLost(message)
         self._up.set()
 
     # Watching
@@ -184,7 +197,7 @@ class EngineKeeper:
     async def _watch(self) -> None:
         """Look at the engine every second; replace one that is dead, stands still with work, or has grown too much."""
         while self._failure is None:
-            await self._up.wait()
+            await self._until_up()
             actor, generation = self._actor, self._generation
             first_bytes: int | None = None
             beats, moved = -1, time.monotonic()
@@ -207,7 +220,8 @@ class EngineKeeper:
     async def _pulse(self, actor: Any, generation: int) -> Pulse | None:
         """Return the engine's pulse, None if it has none: then it is being replaced."""
         try:
-            pulse: Pulse = await asyncio.wait_for(result_of(actor.pulse.remote()), self._keeping.stall_s)
+            async with asyncio.timeout(self._keeping.stall_s):
+                pulse: Pulse = await actor.pulse.remote()
         except TimeoutError:
             await self._stalled(actor, generation)
         except RayError as error:
@@ -218,17 +232,22 @@ class EngineKeeper:
 
     async def _stalled(self, actor: Any, generation: int) -> None:
         try:
-            stacks = await asyncio.wait_for(result_of(actor.stacks.remote()), _LAST_WORD_S)
+            async with asyncio.timeout(_LAST_WORD_S):
+                stacks = await actor.stacks.remote()
         except (RayError, TimeoutError):
             stacks = "the process does not answer"
         self._events.write("engine_stalled", stall_s=self._keeping.stall_s, in_flight=self._asked, stacks=stacks)
         self._died(generation, f"it had work and did not step for {self._keeping.stall_s:.0f} s")
 
     async def _recycle(self, generation: int, grown_bytes: int) -> None:
-        """Let the questions in flight finish, new ones wait, and start another engine; nobody died."""
+        """Let the questions in flight finish, new ones wait, and start another engine.
+
+        Nobody died: neither questions that take too long to finish nor a death meanwhile count as one.
+        """
         if generation != self._generation:
             return
         self._up.clear()
+        self._recycled = generation
         self._events.write("engine_recycled", grown_bytes=grown_bytes, in_flight=self._asked)
         until = time.monotonic() + _DRAIN_S
         while self._asked and generation == self._generation and time.monotonic() < until:
@@ -248,7 +267,8 @@ class EngineKeeper:
             self._fail(f"the engine's keeper died: {type(error).__name__}: {error}")
 
     def close(self) -> None:
-        """Stop watching."""
+        """Start no engine any more; who waits for one gets EngineLost."""
+        self._fail("the run ends")
         for task in self._tasks:
             task.cancel()
 
@@ -261,7 +281,8 @@ def _kill(actor: Any) -> None:
 
 async def _warmed(actor: Any, prompt: Any) -> Completion:
     """Return the engine's answer to a warm-up prompt. Raises JobError if it is none."""
-    answer = await asyncio.wait_for(result_of(actor.ask.remote("warm-up", prompt)), _START_TIMEOUT_S)
+    async with asyncio.timeout(_START_TIMEOUT_S):
+        answer = await actor.ask.remote("warm-up", prompt)
     if not isinstance(answer, Completion):
         raise JobError(f"the engine did not answer the warm-up prompt: {answer.message}")
     return answer
