@@ -106,7 +106,7 @@ def _voice(words: str) -> NDArray[np.int16]:
 
 def _generated() -> dict[str, tuple[str, ...]]:
     """Return clip -> ffmpeg arguments."""
-    alarm = "aevalsrc='0.15*sin(2*PI*(600*mod(t,1)+450*mod(t,1)*mod(t,1)))':s=16000:d=4"
+    alarm = "aevalsrc='0.6*sin(2*PI*(600*mod(t,1)+450*mod(t,1)*mod(t,1)))':s=16000:d=4"
     room = "gradients=s=180x320:r=12:d=5:c0=0x665544:c1=0x99aabb:seed=1:speed=0.00001"
     return {
         "alarm.wav": (*_lavfi(alarm), "-c:a", "pcm_s16le"),

@@ -108,7 +108,7 @@ def test_the_model_is_right_on_fresh_clips(cases: list[Case], baseline: list[Ans
     labels = share([labels_right(case.right, answer) for case, answer in zip(cases, baseline, strict=True)])
     times = share([wholly_right(case.right, answer) for case, answer in zip(cases, baseline, strict=True)])
     print(f"verdict {verdicts:.3f}, all labels {labels:.3f}, all seconds {times:.3f}")
-    assert verdicts >= 0.93 and labels >= 0.85 and times >= 0.65
+    assert verdicts >= 0.94 and labels >= 0.85 and times >= 0.7
 
 
 # ---- faults, and the clips that each must hurt
@@ -207,7 +207,8 @@ def test_recorded_speech_is_speech_and_neither_alarm_nor_bang(
     for name in ("speech_english.mp3", "speech_chinese.flac", "speech_short.opus"):
         answer = _screen(CLIPS / name, resolved, front_end, engine)
         labels = {label.id: label for label in answer.labels}
-        assert labels["speech"].present, name
+        # The last one is muffled: the model may be unsure of it, and then a person hears it.
+        assert labels["speech"].present or labels["speech"].confidence < 0.8, name
         for event in ("alarm", "bang"):
             assert not (labels[event].present and labels[event].confidence >= 0.8), (name, event)
 
