@@ -33,7 +33,7 @@ _HELD_WHY = {
     "memory": "little memory was free",
     "engine restart": "the engine was being started anew",
 }
-_TOO_FEW_ANSWERS = "until the engine has shown its speed only a few may be under way"
+_TOO_FEW_ANSWERS = "the run was too short to show what limits a longer one"
 _FEWER_FRAMES = "fewer frames (media.video.max_rate_hz)"
 _LESS_SOUND = "less of the sound (media.audio.max_duration_s)"
 _SHORTER_ANSWER = "a shorter rationale (rationale.max_chars of the policy)"
@@ -114,6 +114,8 @@ class Bottleneck:
         most = f"most of an item's time: {self.phase} {100 * self.share:.0f} %"
         if self.limit is not None:
             return f"{most}; {_LIMITS[self.limit]} is the limit: {self.advice} would help first"
+        if self.held is not None and self.held.why == _TOO_FEW_ANSWERS:
+            return f"{most}; {self.held.why}"
         if self.held is not None:
             held = f"items were held back {100 * self.held.share:.0f} % of the time: {self.held.why}"
             return f"{most}; {held}; {self.advice} would help first"

@@ -172,8 +172,7 @@ def test_where_nothing_was_busy_throughout_what_held_items_back_is_the_bottlenec
 def test_a_run_too_short_to_learn_how_many_may_be_under_way_is_told_so() -> None:
     found = held("generate", {"items": 80.0}, rows=15)
     assert found.sentence() == (
-        "most of an item's time: generate 100 %; items were held back 80 % of the time: until the engine has shown its "
-        "speed only a few may be under way; more items in a run would help first"
+        "most of an item's time: generate 100 %; the run was too short to show what limits a longer one"
     )
 
 
