@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.calibration import Calibration, calibrated
-from pipeline.checkpoint import Checkpoint
+from pipeline.checkpoint import TRAINING_FILE, Checkpoint
 from pipeline.errors import REASONS, EngineLost, ItemError, JobError, WorkersLost, nearest
 from pipeline.job import CanaryClip, Job
 from pipeline.media.probe import check_file
@@ -112,6 +112,11 @@ def _of_checkpoint(checkpoint: Checkpoint, policy: Policy) -> tuple[Canary, ...]
         return ()
     file = validate(CanaryFile, read_yaml(path, "canaries"), f"canaries {path}")
     if file.policy_sha256 != prompt_digest(policy):
+        if checkpoint.training.policy_sha256 == prompt_digest(policy):
+            raise JobError(
+                f"{path} is for another policy than the checkpoint's {TRAINING_FILE}: one of the two was changed or is "
+                "damaged; copy or download the checkpoint again"
+            )
         return ()
     clips = (clip.model_copy(update={"path": path.parent / clip.path}) for clip in file.clips)
     return tuple(Canary(f"{path}: clips.{number}", clip) for number, clip in enumerate(clips))
@@ -244,7 +249,7 @@ def _advice(result: Result) -> str:
     if result.answer is None and result.reason is not None:
         return REASONS[result.reason].action
     own = result.canary.where.startswith("canary.")
-    otherwise = f"correct {_key(result)}" if own else "set canary.from_checkpoint: false"
+    otherwise = f"correct {_key(result)}" if own else "the clips are out of date: set canary.from_checkpoint: false"
     return f"Check weights, policy, media and engine settings; if they are right, {otherwise}."
 
 

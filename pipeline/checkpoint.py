@@ -94,7 +94,10 @@ class Checkpoint:
         if known.policy_sha256 is not None and known.policy_sha256 != prompt_digest(policy):
             only = f"policy {known.policy}" if known.policy else "one policy"
             asked = f"{policy.id} {policy.version}"
-            return f"{self.name} knows only {only} as it was trained, and this {asked} is another: take that one"
+            differs = "has other words" if asked == known.policy else "is another"
+            return (
+                f"{self.name} knows only {only} as it was trained, and this {asked} {differs}: take that one as it was"
+            )
         unfit = known.media.unfit(media)
         return f"{self.name} was trained on {unfit}" if unfit else None
 

@@ -51,7 +51,7 @@ class Output(Settings):
     or put the new rows in the old ones' place."""
     commit_every_s: float = Field(default=2.0, ge=0.5, le=30)
     """Longest time a finished row waits before it can be read, seconds."""
-    rows_per_part: int = Field(default=8_000, ge=1)
+    rows_per_part: int = Field(default=5_000, ge=1)
     """A part is closed at this many rows; until then it is held in memory."""
 
 

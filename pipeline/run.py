@@ -31,7 +31,7 @@ from pipeline.deadline import ItemClock
 from pipeline.driver import Driver, Intake
 from pipeline.errors import EngineLost, WorkersLost
 from pipeline.events import EventLog
-from pipeline.hardware.memory import total_bytes
+from pipeline.hardware.memory import keep_memory_level, total_bytes
 from pipeline.job import Job
 from pipeline.ledger import Ledger, Todo, check_fingerprints, decide, describe, read_ledger
 from pipeline.lock import lock_output, run_folder
@@ -121,6 +121,7 @@ class Worklist:
 
 def run_job(job: Job, console: Console, selection: Selection = EVERYTHING) -> int:
     """Run the job and return its exit code. Raises JobError and OutputLocked before anything is started."""
+    keep_memory_level()
     check_source(job.source)
     resolved = resolve(job)
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"

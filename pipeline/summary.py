@@ -33,7 +33,6 @@ _HELD_WHY = {
     "memory": "little memory was free",
     "engine restart": "the engine was being started anew",
 }
-_TOO_FEW_ANSWERS = "the run was too short to show what limits a longer one"
 _FEWER_FRAMES = "fewer frames (media.video.max_rate_hz)"
 _LESS_SOUND = "less of the sound (media.audio.max_duration_s)"
 _SHORTER_ANSWER = "a shorter rationale (rationale.max_chars of the policy)"
@@ -114,8 +113,6 @@ class Bottleneck:
         most = f"most of an item's time: {self.phase} {100 * self.share:.0f} %"
         if self.limit is not None:
             return f"{most}; {_LIMITS[self.limit]} is the limit: {self.advice} would help first"
-        if self.held is not None and self.held.why == _TOO_FEW_ANSWERS:
-            return f"{most}; {self.held.why}"
         if self.held is not None:
             held = f"items were held back {100 * self.held.share:.0f} % of the time: {self.held.why}"
             return f"{most}; {held}; {self.advice} would help first"
@@ -165,7 +162,7 @@ class Ending:
         if tally.done:
             yield f"  {_sla_line(tally, self.means.sla_s)}"
         bottleneck = find_bottleneck(tally, self.means, self.costs)
-        if bottleneck is not None:
+        if bottleneck is not None and tally.done > self.means.most_items:  # fewer show no limit
             yield f"  {bottleneck.sentence()}"
         for reason, count in tally.reasons.most_common():
             yield f"  {count} x {reason}"
@@ -235,7 +232,7 @@ def find_bottleneck(tally: Tally, means: Means, costs: JsonObject) -> Bottleneck
     phase = max(shares, key=lambda name: shares[name])
     busy = _busy(tally, means, costs)
     limit = _limit(tally, means, busy, tally.phase_s[phase])
-    held = None if limit is not None else _held(tally, means, costs)
+    held = None if limit is not None else _held(costs)
     less = _FEWER_FRAMES if tally.video_tokens >= tally.audio_tokens else _LESS_SOUND
     advice = _held_advice(held, shares, less, means) if held is not None else _advice(limit, phase, shares, less, means)
     return Bottleneck(phase, shares[phase], limit, held, advice, busy)
@@ -255,7 +252,7 @@ def _busy(tally: Tally, means: Means, costs: JsonObject) -> Busy:
     return Busy(front_end, min(1.0, (thread["step_s"] + thread["outside_s"]) / span_s))
 
 
-def _held(tally: Tally, means: Means, costs: JsonObject) -> Held | None:
+def _held(costs: JsonObject) -> Held | None:
     """Return what held the next item back most, None if hardly anything did or it is not known."""
     held_s: Any = costs.get("held_s")
     screen_s: Any = costs.get("screen_s")
@@ -265,8 +262,7 @@ def _held(tally: Tally, means: Means, costs: JsonObject) -> Held | None:
     share = min(1.0, held_s[by] / screen_s)
     if share < _HELD:
         return None
-    few = by == "items" and tally.done <= means.most_items
-    return Held(by, _TOO_FEW_ANSWERS if few else _HELD_WHY.get(by, by), share)
+    return Held(by, _HELD_WHY.get(by, by), share)
 
 
 def _limit(tally: Tally, means: Means, busy: Busy, largest_s: float) -> Limit | None:
@@ -295,8 +291,6 @@ def _advice(limit: Limit | None, phase: str, shares: Mapping[str, float], less: 
 
 
 def _held_advice(held: Held, shares: Mapping[str, float], less: str, means: Means) -> str:
-    if held.why == _TOO_FEW_ANSWERS:
-        return "more items in a run"
     if held.by == "items":
         in_front_end, in_engine = (sum(shares.get(name, 0.0) for name in names) for names in (_FRONT_END, _ENGINE))
         return _more_hands(means) if in_front_end > in_engine else _MORE_REQUESTS

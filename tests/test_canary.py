@@ -129,6 +129,13 @@ def test_the_checkpoints_clips_are_asked_only_by_the_policy_they_were_written_fo
     assert resolved(tmp_path).canaries == ()
 
 
+def test_clips_for_another_policy_than_the_checkpoint_was_trained_on_are_refused(tmp_path: Path) -> None:
+    path = write_canaries(tmp_path, of_checkpoint(OTHER_DIGEST))
+    (tmp_path / "model" / "training.json").write_text(json.dumps({"policy_sha256": DEMO_DIGEST}), encoding="utf-8")
+    said = refusal(tmp_path)
+    assert str(path) in said and "training.json" in said and "copy or download the checkpoint again" in said
+
+
 def test_a_job_can_leave_the_checkpoints_clips_out(tmp_path: Path) -> None:
     write_canaries(tmp_path, of_checkpoint())
     own = {"clips": [{"path": "b.wav", "verdict": "pass"}], "from_checkpoint": False}

@@ -78,7 +78,14 @@ def test_a_policy_that_the_checkpoint_was_not_trained_on_is_refused_with_what_to
         resolved(tmp_path / "m")
     said = str(caught.value)
     assert said.startswith("model.path: small knows only policy demo 7")
+    assert "this demo 2 is another: take that one" in said
     assert "a full-size checkpoint" in said and "model.allow_untrained_policy: true" in said
+
+
+def test_the_same_policy_in_other_words_is_refused_as_such(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "m", {"name": "small", "policy": "demo 2", "policy_sha256": OTHER_DIGEST})
+    with pytest.raises(JobError, match="this demo 2 has other words: take that one as it was"):
+        resolved(tmp_path / "m")
 
 
 @pytest.mark.parametrize(
@@ -96,8 +103,8 @@ def test_a_policy_that_the_checkpoint_was_not_trained_on_is_refused_with_what_to
         ),
         (
             {"max_rate_hz": 2.0},
-            "media.video.max_rate_hz=1",
-            "up to 2 frames a second, and media.video.max_rate_hz is 1: set it to 2",
+            "media.video.max_rate_hz=4",
+            "up to 2 frames a second, and media.video.max_rate_hz is 4: set it to 2",
         ),
     ],
 )

@@ -22,7 +22,7 @@ def resolved(*overrides: str) -> Resolved:
 @pytest.mark.parametrize(
     "override",
     [
-        "media.video.max_rate_hz=1",
+        "media.video.min_rate_hz=1",
         "model.dtype=bfloat16",
         "answer.temperature=0.5",
         "engine.max_model_len=9000",

@@ -19,6 +19,8 @@ _EVERYWHERE = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Nobody looks at Ray's record of tasks, and a driver that keeps it grows by a kilobyte an item.
+    "RAY_task_events_report_interval_ms": "0",
     "TRANSFORMERS_VERBOSITY": "error",
 }
 # Source of the Ascend values: vLLM-Ascend's deployment guide for Qwen3-Omni-30B-A3B.

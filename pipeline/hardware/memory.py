@@ -1,12 +1,27 @@
-"""How much memory this host, or the control group that the process lives in, has left."""
+"""How much memory this host, or the control group that the process lives in, has left; and not taking more of it."""
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
+
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
+# malloc.h of glibc; by default every thread may get an arena of its own, up to eight per core.
+_M_ARENA_MAX, _ARENAS = -8, 2
+
+
+def keep_memory_level() -> None:
+    """Let this process give back what it frees: writing parts takes large pieces, in any of several threads.
+
+    Arrow's own allocator keeps them, and so does each of the C library's arenas; call before the threads start.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
+    with suppress(OSError, AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 def available_bytes() -> int:
