@@ -20,7 +20,7 @@ from pipeline.hardware.devices import EngineSetup
 from pipeline.job import FrontEnd as FrontEndSettings
 from pipeline.job import Media, Rehearsal
 from pipeline.media.decode import decode
-from pipeline.media.ladder import Forecast, Look, choose, describe, looked_at_s, source_gigapixels
+from pipeline.media.ladder import Forecast, Look, choose, describe, glimpse, looked_at_s, source_gigapixels
 from pipeline.media.plan import plan
 from pipeline.media.probe import check_file, measured_duration_s, probe
 from pipeline.media.process import opened
@@ -43,6 +43,8 @@ T = TypeVar("T")
 
 _READ_BYTES = 1 << 20
 _RECENT = 5
+# With less time left no lesser look is tried.
+_LEAST_TRY_S = 5.0
 _LEAST_GIGAPIXELS, _LEAST_HOURS, _LEAST_TOKENS = 0.1, 0.02, 200
 # Below this share of the planned length a recording counts as cut short.
 _COMPLETE = 0.95
@@ -109,13 +111,17 @@ class FrontEnd:
             facts = replace(facts, duration_s=measured_s)
         work.learn(facts=facts, duration_s=facts.duration_s)
         look, chosen = work.timed("plan_s", lambda: self._look(facts, forecast, work.left_s()))
-        work.learn(plan=chosen, coverage=chosen.coverage)
-        if look.name != "full":
-            work.learn(short_answer=look.short_answer, lesser_look=describe(look))
-        decoded = work.timed(
-            "decode_s", lambda: decode(item.path, facts, chosen, work.at_most(limits.decode_timeout_s))
-        )
-        self._pace.decoded(facts, chosen, work.prepared.phases.decode_s or 0.0)
+        try:
+            decoded = self._decoded(item, facts, look, chosen, work)
+        except ItemError as error:
+            if error.code != "decode_timeout" or forecast is None or work.left_s() < _LEAST_TRY_S:
+                raise
+            tried_s = work.prepared.phases.decode_s or 0.0
+            look, lesser = glimpse(facts, self._setup.media, self._setup.token_budget, tried_s)
+            if looked_at_s(lesser) >= looked_at_s(chosen):
+                raise
+            chosen = lesser
+            decoded = self._decoded(item, facts, look, chosen, work)
         _check_senses(facts, decoded)
         duration_s, coverage = _length(facts, chosen, decoded)
         tokens = expected_tokens(decoded, chosen)
@@ -131,6 +137,16 @@ class FrontEnd:
         self._pace.rendered(tokens.audio + tokens.video, work.prepared.phases.render_s or 0.0)
         work.learn(prompt_tokens=rendered.prompt_tokens, prompt_bytes=_prompt_bytes(decoded))
         return rendered.prompt
+
+    def _decoded(self, item: Item, facts: MediaFacts, look: Look, chosen: Plan, work: Work) -> Decoded:
+        """Decode what a look wants, and learn how long that takes. Raises ItemError."""
+        work.learn(plan=chosen, coverage=chosen.coverage)
+        if look.name != "full":
+            work.learn(short_answer=look.short_answer, lesser_look=describe(look))
+        limit_s, begun = work.at_most(self._setup.limits.decode_timeout_s), time.monotonic()
+        decoded = work.timed("decode_s", lambda: decode(item.path, facts, chosen, limit_s))
+        self._pace.decoded(facts, chosen, time.monotonic() - begun)
+        return decoded
 
     def _look(self, facts: MediaFacts, forecast: Forecast | None, left_s: float) -> tuple[Look, Plan]:
         media, budget = self._setup.media, self._setup.token_budget

@@ -173,10 +173,12 @@ class _Reader:
             *(clock if rate_hz is not None else []),
             f"scale={self.plan.width}:{self.plan.height}:flags=bicubic+accurate_rnd+full_chroma_int",
         ]
+        # Beside a sound output that has ended, a count of frames alone does not: ffmpeg would decode on to the end.
+        ends = {} if rate_hz is None else {"t": _plain(frames / rate_hz)}
         return ffmpeg.output(
             source[str(self.facts.video.index)],
             name,
-            **{"format": "rawvideo", "pix_fmt": "rgb24", "vf": ",".join(filters), "frames:v": frames},
+            **{"format": "rawvideo", "pix_fmt": "rgb24", "vf": ",".join(filters), "frames:v": frames, **ends},
         )
 
 

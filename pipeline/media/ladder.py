@@ -55,7 +55,8 @@ class Look:
 
     At most `max_recording_s` seconds of the recording are looked at, in words `part`. `given_up` says in words what
     else is less than in the whole look. The seconds that the whole look and its decoding could have taken, with the
-    safety factor, and those that were there for each, are what `choose` decided by.
+    safety factor, and those that were there for each, are what `choose` decided by. `decode_tried_s` are those that
+    decoding more was given in vain.
     """
 
     name: LookName
@@ -68,6 +69,7 @@ class Look:
     left_s: float | None = None
     full_decode_s: float | None = None
     decode_limit_s: float | None = None
+    decode_tried_s: float | None = None
 
 
 def looks(
@@ -123,6 +125,13 @@ def choose(
     return replace(look, full_look_s=full_look_s, left_s=left_s), planned
 
 
+def glimpse(facts: MediaFacts, media: Media, token_budget: int, tried_s: float) -> tuple[Look, Plan]:
+    """Return the look at the least part of a recording of which decoding more did not end in `tried_s`."""
+    part_s = _glimpse_s(looked_at_s(plan(facts, media, token_budget)))
+    look = _part(Look("full", media), "glimpse", f"{seconds(part_s)} of the recording", part_s)
+    return replace(look, decode_tried_s=tried_s), plan(facts, media, token_budget, part_s)
+
+
 def predicted_s(facts: MediaFacts, planned: Plan, forecast: Forecast, short_answer: bool = False) -> float:
     """Return the seconds from decoding to the answer's end that a plan takes by the forecast."""
     tokens = planned.audio_tokens + planned.video_tokens
@@ -149,6 +158,8 @@ def describe(look: Look) -> str:
     """Return what a row says of a lesser look: what was given up, and the seconds that made it so."""
     less = look.given_up if look.part is None else (*look.given_up, look.part)
     what = ", ".join(less) or "the whole look"
+    if look.decode_tried_s is not None:
+        return f"{what}: decoding more did not end in {seconds(look.decode_tried_s)}"
     if look.full_decode_s is not None and look.decode_limit_s is not None:
         took, limit = seconds(look.full_decode_s), seconds(look.decode_limit_s)
         return f"{what}: decoding the whole could have taken {took}, front_end.decode_timeout_s allows {limit}"

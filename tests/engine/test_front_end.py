@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -152,6 +153,30 @@ def test_a_recording_whose_decoding_would_be_cut_off_is_looked_at_in_part(
     assert prompt is not None and prepared.error_code is None and not prepared.short_answer
     assert prepared.coverage == pytest.approx(0.5, abs=0.1)
     assert prepared.lesser_look is not None and "front_end.decode_timeout_s allows 20 s" in prepared.lesser_look
+
+
+def test_a_recording_whose_decoding_was_cut_off_is_looked_at_in_part(
+    front_end: FrontEnd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ffmpeg = ("ffmpeg", "-nostdin", "-loglevel", "error")
+    once, path = tmp_path / "once.mp4", tmp_path / "long.mp4"
+    sources = ("-f", "lavfi", "-i", "testsrc2=size=1280x720:rate=25", "-f", "lavfi", "-i", "sine", "-t", "10")
+    coded = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-g", "25")
+    subprocess.run([*ffmpeg, *sources, *coded, str(once)], check=True)
+    subprocess.run([*ffmpeg, "-stream_loop", "4", "-i", str(once), "-c", "copy", str(path)], check=True)
+    hopeful = Forecast(decode_s_per_gigapixel=0.001)
+    monkeypatch.setattr(front_end, "_pace", Pace())
+    whole, _ = front_end.prepare(item_of(path), "whole", 600.0, hopeful)
+    assert whole.lesser_look is None and whole.phases.decode_s is not None
+    limits = front_end._setup.limits.model_copy(update={"decode_timeout_s": 0.6 * whole.phases.decode_s})
+    monkeypatch.setattr(front_end, "_setup", replace(front_end._setup, limits=limits))
+    monkeypatch.setattr(front_end, "_pace", Pace())
+    part, prompt = front_end.prepare(item_of(path), "part", 600.0, hopeful)
+    assert prompt is not None and part.error_code is None and part.coverage == pytest.approx(0.25, abs=0.1)
+    assert part.lesser_look is not None and "decoding more did not end in" in part.lesser_look
+    # Without a forecast nothing less than the whole is an answer.
+    alone, prompt = front_end.prepare(item_of(path), "alone", 600.0)
+    assert prompt is None and alone.error_code == "decode_timeout"
 
 
 def test_with_little_time_left_less_is_looked_at_and_said(front_end: FrontEnd) -> None:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ItemError
 from pipeline.job import Media, Video
-from pipeline.media.decode import decode
+from pipeline.media.decode import _Reader, decode
 from pipeline.media.plan import plan
 from pipeline.media.probe import probe
+from pipeline.media.process import opened
 from pipeline.records import Decoded, MediaFacts, Plan
 from tests.media.conftest import NUMBERED, MakeClip
 
@@ -154,6 +155,19 @@ def test_odd_names_are_decoded_as_they_are(numbered: Path, tmp_path: Path) -> No
         path = os.path.join(os.fsencode(tmp_path), name)
         shutil.copy(os.fsencode(numbered), path)
         assert len(looked_at(path)[2].frames) == 12
+
+
+def test_a_window_is_decoded_and_not_what_comes_after_it(make_clip: MakeClip) -> None:
+    sources = ("-f", "lavfi", "-i", "testsrc2=s=64x64:r=10:d=60", "-f", "lavfi", "-i", "sine=d=60")
+    name = os.fsencode(make_clip("minute.mp4", *sources, "-preset", "ultrafast", "-g", "10"))
+    facts = probe(name, TIMEOUT_S)
+    planned = plan(facts, Media(), BUDGET, 8.0)
+    assert len(planned.windows) > 1 and planned.windows[0].start_s == 0 and facts.audio is not None
+    with opened(name) as fd:
+        reader = _Reader(fd, facts, planned, time.monotonic() + TIMEOUT_S)
+        for window in planned.windows:
+            read_s = reader.window(window, 0.0).log.samples[facts.audio.index] / facts.audio.sample_rate_hz
+            assert window.duration_s - 0.1 <= read_s <= window.duration_s + 4.0
 
 
 def test_a_timeout_kills_ffmpeg_and_comes_in_time(make_clip: MakeClip) -> None:
