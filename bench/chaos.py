@@ -177,16 +177,17 @@ def strike(job: Path, folder: Path, kills: int, chance: random.Random, longest_s
     return seen, done
 
 
-def figures(items: int, output: Path, seen: Seen, done: Counter[str], limit_s: float) -> list[Figure]:
+def figures(items: int, kills: int, output: Path, seen: Seen, done: Counter[str], limit_s: float) -> list[Figure]:
     """Return the measures over the finished dataset."""
     rows = seen.look(output)
     assert rows is not None
     bad = rows.filter(polars.col("status") != "ok")
     causeless = bad.filter(polars.col("reason").is_null() | polars.col("message").is_null()).height
     seconds = (rows["committed_at"] - rows["admitted_at"]).dt.total_milliseconds() / 1000
+    struck = done["SIGKILL"] + done["SIGTERM"]
     found = [
         Figure("items", items),
-        Figure("kills", done["SIGKILL"] + done["SIGTERM"], f"of the run ({done['SIGTERM']} by SIGTERM)"),
+        Figure("kills", struck, f"of the run ({done['SIGTERM']} by SIGTERM)", f"{kills}", struck == kills),
         Figure("workers_killed", done["front_end"], "front-end workers"),
         Figure("engines_killed", done["engine"], "engines"),
         Figure("last_exit_code", done["last_exit"], "", "0", done["last_exit"] == 0),
@@ -230,8 +231,8 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         job = (real if options.real else rehearsed)(folder, items)
         before = ray_processes()
-        seen, done = strike(job, folder, kills, random.Random(options.seed), 12.0 if options.real else 5.0)
-        found = figures(items, folder / "out", seen, done, 60.0 if options.real else SLA_S)
+        seen, done = strike(job, folder, kills, random.Random(options.seed), 2.5 if options.real else 5.0)
+        found = figures(items, kills, folder / "out", seen, done, 60.0 if options.real else SLA_S)
         left = orphans(before)
         found.append(Figure("orphans", left, "processes of Ray left", "0", left == 0))
     return report("chaos", found)
