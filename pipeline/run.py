@@ -41,7 +41,7 @@ from pipeline.resolve import Resolved, resolve
 from pipeline.screening import Screener
 from pipeline.selection import EVERYTHING, Selection
 from pipeline.sink import Sink, steady_utc
-from pipeline.source import check_source, id_key, list_items
+from pipeline.source import check_source, id_key, list_ids, list_items
 from pipeline.summary import Ending, Means, Missing, gather_missing
 from pipeline.verdict import Outcome, RunFacts
 
@@ -93,21 +93,20 @@ class Worklist:
             for pair in batch:
                 yield pair
 
-    def items(self) -> Iterator[Item]:
-        """List the source anew: every item of this run's shard."""
-        listed = list_items(self._resolved.job.source)
-        if self._selection.shard is None:
-            return listed
-        return (item for item in listed if self._selection.takes(item.item_id))
+    def ids(self) -> Iterator[str]:
+        """List the source anew: the item_id of every item of this run's shard."""
+        return filter(self._selection.takes, list_ids(self._resolved.job.source))
 
-    def knows(self, item: Item) -> bool:
+    def knows(self, item_id: str) -> bool:
         """Return whether the item had its row before the run, or was given out as work."""
-        held = self._ledger.find(item.item_id, self._resolved.fingerprint)
-        return held is not None or id_key(item.item_id) in self._begun
+        held = self._ledger.find(item_id, self._resolved.fingerprint)
+        return held is not None or id_key(item_id) in self._begun
 
     def _filtered(self) -> Iterator[tuple[Item, Todo]]:
         on_change, fingerprint = self._resolved.job.output.on_change, self._resolved.fingerprint
-        for item in self.items():
+        for item in list_items(self._resolved.job.source):
+            if not self._selection.takes(item.item_id):
+                continue
             self.items_listed += 1
             decision = decide(item, self._ledger, fingerprint, on_change, self._selection.retry)
             if isinstance(decision, Todo):
@@ -333,7 +332,7 @@ def _most_items(resolved: Resolved) -> int:
 
 async def _count(worklist: Worklist, tally: Tally) -> None:
     """Count what is listed, for the time that is left; a large source takes its time."""
-    tally.total = await asyncio.to_thread(lambda: sum(1 for _ in worklist.items()))
+    tally.total = await asyncio.to_thread(lambda: sum(1 for _ in worklist.ids()))
 
 
 def _listed(tally: Tally) -> str:
@@ -389,9 +388,9 @@ def _missing(resolved: Resolved, worklist: Worklist) -> Missing:
     """Return the items that were listed and have no row: there must be none."""
     held = read_ledger(resolved.job.output.path)
     return gather_missing(
-        item.item_id
-        for item in worklist.items()
-        if worklist.knows(item) and held.find(item.item_id, resolved.fingerprint) is None
+        item_id
+        for item_id in worklist.ids()
+        if worklist.knows(item_id) and held.find(item_id, resolved.fingerprint) is None
     )
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pipeline.errors import JobError
 from pipeline.job import Source
 from pipeline.records import Item
-from pipeline.source import check_source, id_key, list_items
+from pipeline.source import check_source, id_key, list_ids, list_items
 from pipeline.uri import path_of, uri_of
 
 
@@ -334,3 +334,12 @@ def test_listing_is_lazy(tmp_path: Path) -> None:
     assert next(items).uri == f"{tmp_path}/a"
     with pytest.raises(JobError, match="line 2"):
         next(items)
+
+
+def test_ids_alone_are_those_of_the_items(tmp_path: Path) -> None:
+    for name in ("a.wav", "b.wav"):
+        (tmp_path / name).write_bytes(b"sound")
+    (tmp_path / "m.csv").write_text(f"uri,id\n{tmp_path}/b.wav,second\n{tmp_path}/gone.wav,\n", encoding="utf-8")
+    source = Source(paths=(str(tmp_path / "*.wav"),), manifest=tmp_path / "m.csv")
+    items = [item.item_id for item in list_items(source)]
+    assert list(list_ids(source)) == items and items[0] == "second" and len(items) == 3
