@@ -145,8 +145,8 @@ def measure(job_file: Path) -> Measured:
     from pipeline.ledger import check_fingerprints, read_ledger
     from pipeline.progress import Tally
     from pipeline.resolve import resolve
-    from pipeline.run import Worklist
     from pipeline.source import check_source
+    from pipeline.worklist import Worklist
 
     job = load_job(job_file)
     check_source(job.source)

@@ -8,12 +8,11 @@ Before the first item is admitted, known-answer clips go the same way, as far as
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Coroutine
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -33,7 +32,7 @@ from pipeline.errors import EngineLost, WorkersLost
 from pipeline.events import EventLog
 from pipeline.hardware.memory import keep_memory_level, total_bytes
 from pipeline.job import Job
-from pipeline.ledger import Ledger, Todo, check_fingerprints, decide, describe, read_ledger
+from pipeline.ledger import Ledger, check_fingerprints, describe, read_ledger
 from pipeline.lock import lock_output, run_folder
 from pipeline.progress import Progress, Tally, open_progress
 from pipeline.records import Item, JsonObject
@@ -41,9 +40,10 @@ from pipeline.resolve import Resolved, resolve
 from pipeline.screening import Screener
 from pipeline.selection import EVERYTHING, Selection
 from pipeline.sink import Sink, steady_utc
-from pipeline.source import check_source, id_key, list_ids, list_items
+from pipeline.source import check_source
 from pipeline.summary import Ending, Means, Missing, gather_missing
 from pipeline.verdict import Outcome, RunFacts
+from pipeline.worklist import Worklist
 
 if TYPE_CHECKING:
     from pipeline.workers import Workers
@@ -57,65 +57,12 @@ _ENDINGS = {
     STOPPED: "stopped early, everything so far is committed",
 }
 _REFRESH_S = 0.5
-_LIST_BATCH = 64
 _OBJECT_STORE_BYTES = 2 * 2**30
 # Beyond it Ray would spill prompts to disk.
 _PROMPTS_BYTES = _OBJECT_STORE_BYTES * 6 // 10
 # Host memory left free, so that no worker is the kernel's next victim.
 # Ray kills workers when less than a twentieth is free.
 _RESERVE_BYTES, _RESERVE_SHARE = 2**30, 0.07
-
-
-class Worklist:
-    """The run's share of the listing, filtered by the ledger: yields what is to be done, remembers what it was."""
-
-    def __init__(self, resolved: Resolved, ledger: Ledger, tally: Tally, selection: Selection = EVERYTHING) -> None:
-        self._resolved = resolved
-        self._ledger = ledger
-        self._tally = tally
-        self._selection = selection
-        self._begun: set[bytes] = set()
-        self.items_listed = 0
-        self.held_bad = 0
-        self.held_late = 0
-        self._work = self._filtered()
-
-    def first(self) -> tuple[Item, Todo] | None:
-        """Return the first piece of work without taking it away, None if everything is done."""
-        head = next(self._work, None)
-        if head is not None:
-            self._work = itertools.chain([head], self._work)
-        return head
-
-    async def __aiter__(self) -> AsyncIterator[tuple[Item, Todo]]:
-        # Listing touches the file system, so it happens off the event loop.
-        while batch := await asyncio.to_thread(lambda: list(itertools.islice(self._work, _LIST_BATCH))):
-            for pair in batch:
-                yield pair
-
-    def ids(self) -> Iterator[str]:
-        """List the source anew: the item_id of every item of this run's shard."""
-        return filter(self._selection.takes, list_ids(self._resolved.job.source))
-
-    def knows(self, item_id: str) -> bool:
-        """Return whether the item had its row before the run, or was given out as work."""
-        held = self._ledger.find(item_id, self._resolved.fingerprint)
-        return held is not None or id_key(item_id) in self._begun
-
-    def _filtered(self) -> Iterator[tuple[Item, Todo]]:
-        on_change, fingerprint = self._resolved.job.output.on_change, self._resolved.fingerprint
-        for item in list_items(self._resolved.job.source):
-            if not self._selection.takes(item.item_id):
-                continue
-            self.items_listed += 1
-            decision = decide(item, self._ledger, fingerprint, on_change, self._selection.retry)
-            if isinstance(decision, Todo):
-                self._begun.add(id_key(item.item_id))
-                yield item, decision
-                continue
-            self._tally.skipped += 1
-            self.held_bad += decision.entry.status == "error"
-            self.held_late += decision.entry.status == "deadline" or not decision.entry.sla_met
 
 
 def run_job(job: Job, console: Console, selection: Selection = EVERYTHING) -> int:
