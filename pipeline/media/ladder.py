@@ -54,9 +54,7 @@ class Look:
     """One rung of the ladder: what to plan with, and whether to ask for a short answer.
 
     At most `max_recording_s` seconds of the recording are looked at, in words `part`. `given_up` says in words what
-    else is less than in the whole look. The seconds that the whole look and its decoding could have taken, with the
-    safety factor, and those that were there for each, are what `choose` decided by. `decode_tried_s` are those that
-    decoding more was given in vain.
+    else is less than in the whole look, `why` the seconds that made it so.
     """
 
     name: LookName
@@ -65,11 +63,7 @@ class Look:
     short_answer: bool = False
     given_up: tuple[str, ...] = ()
     part: str | None = None
-    full_look_s: float | None = None
-    left_s: float | None = None
-    full_decode_s: float | None = None
-    decode_limit_s: float | None = None
-    decode_tried_s: float | None = None
+    why: str | None = None
 
 
 def looks(
@@ -88,7 +82,9 @@ def looks(
     if full_decode_s > decode_limit_s and whole_s > 0:
         part_s = max(whole_s * decode_limit_s / full_decode_s, _glimpse_s(whole_s))
         look = _part(look, "decodable", f"{seconds(part_s)} of the recording", part_s)
-        look = replace(look, full_decode_s=full_decode_s, decode_limit_s=decode_limit_s)
+        took, limit = seconds(full_decode_s), seconds(decode_limit_s)
+        why = f"decoding the whole could have taken {took}, front_end.decode_timeout_s allows {limit}"
+        look = replace(look, why=why)
         planned = plan(facts, media, token_budget, part_s)
     yield look, planned
     first, look_s = planned, predicted_s(facts, planned, forecast)
@@ -116,20 +112,24 @@ def choose(
     The least is tried even if it seems to take too long: the forecast may be wrong, and without a try the item
     has no answer for certain. Raises ItemError as `plan` does for the whole look.
     """
-    full_look_s = None
+    full_look_s = 0.0
     for look, planned in looks(facts, media, token_budget, forecast, decode_limit_s):
         could_take_s = SAFETY * predicted_s(facts, planned, forecast, look.short_answer)
-        full_look_s = could_take_s if full_look_s is None else full_look_s
+        full_look_s = full_look_s or could_take_s
         if could_take_s <= left_s:
             break
-    return replace(look, full_look_s=full_look_s, left_s=left_s), planned
+    if look.name != "full" and look.why is None:
+        took, left = seconds(full_look_s), seconds(left_s)
+        look = replace(look, why=f"the whole look could have taken {took}, {left} were left")
+    return look, planned
 
 
 def glimpse(facts: MediaFacts, media: Media, token_budget: int, tried_s: float) -> tuple[Look, Plan]:
     """Return the look at the least part of a recording of which decoding more did not end in `tried_s`."""
     part_s = _glimpse_s(looked_at_s(plan(facts, media, token_budget)))
     look = _part(Look("full", media), "glimpse", f"{seconds(part_s)} of the recording", part_s)
-    return replace(look, decode_tried_s=tried_s), plan(facts, media, token_budget, part_s)
+    look = replace(look, why=f"decoding more did not end in {seconds(tried_s)}")
+    return look, plan(facts, media, token_budget, part_s)
 
 
 def predicted_s(facts: MediaFacts, planned: Plan, forecast: Forecast, short_answer: bool = False) -> float:
@@ -158,14 +158,7 @@ def describe(look: Look) -> str:
     """Return what a row says of a lesser look: what was given up, and the seconds that made it so."""
     less = look.given_up if look.part is None else (*look.given_up, look.part)
     what = ", ".join(less) or "the whole look"
-    if look.decode_tried_s is not None:
-        return f"{what}: decoding more did not end in {seconds(look.decode_tried_s)}"
-    if look.full_decode_s is not None and look.decode_limit_s is not None:
-        took, limit = seconds(look.full_decode_s), seconds(look.decode_limit_s)
-        return f"{what}: decoding the whole could have taken {took}, front_end.decode_timeout_s allows {limit}"
-    if not less or look.full_look_s is None or look.left_s is None:
-        return what
-    return f"{what}: the whole look could have taken {seconds(look.full_look_s)}, {seconds(look.left_s)} were left"
+    return what if look.why is None else f"{what}: {look.why}"
 
 
 def _rungs(whole_s: float, pixels: int) -> tuple[Callable[[Look], Look], ...]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.deadline import seconds
 from pipeline.errors import REASONS, ItemError
 from pipeline.job import Media, Video
 from pipeline.media.ladder import SAFETY, Forecast, Look, _decode_s, choose, describe, looked_at_s, looks, predicted_s
@@ -128,8 +129,10 @@ def test_a_row_says_what_was_given_up_and_why(facts: MediaFacts, left_s: float, 
 
 
 def test_the_seconds_are_those_decided_by() -> None:
-    look = Look("fewer_frames", Media(), given_up=("half the frames",), full_look_s=74.2, left_s=40.9)
-    assert describe(look) == "half the frames: the whole look could have taken 74 s, 41 s were left"
+    whole_s = SAFETY * predicted_s(SOUND_ALONE, plan(SOUND_ALONE, Media(), BUDGET), Forecast())
+    look, _ = choose(SOUND_ALONE, Media(), BUDGET, Forecast(), whole_s / 2)
+    said = f"the whole look could have taken {seconds(whole_s)}, {seconds(whole_s / 2)} were left"
+    assert look.name != "full" and look.why == said and describe(look).endswith(f": {said}")
 
 
 @pytest.mark.parametrize(
