@@ -165,9 +165,7 @@ class Driver:
             self._tally.held_by = held_by
             self._room.clear()
             since = time.monotonic()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_S):
-                    await self._room.wait()
+            await _set_within(self._room, _POLL_S)
             self._tally.held_s[held_by] = self._tally.held_s.get(held_by, 0.0) + time.monotonic() - since
         self._tally.held_by = None
         if self._halted(stop):
@@ -253,7 +251,7 @@ class Driver:
         failures = 0
         while not self._closing.is_set():
             due_s = self._sink.due_in_s()
-            await self._closing_within(_POLL_S if due_s is None else min(_POLL_S, due_s))
+            await _set_within(self._closing, _POLL_S if due_s is None else min(_POLL_S, due_s))
             if due_s is None or (self._sink.due_in_s() or 0.0) > 0:
                 continue
             try:
@@ -264,12 +262,7 @@ class Driver:
                 self._events.write("commit_failed", message=str(error), failures=failures)
                 if failures >= _COMMIT_ATTEMPTS:
                     raise
-                await self._closing_within(failures)
-
-    async def _closing_within(self, timeout_s: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._closing.wait()
+                await _set_within(self._closing, failures)
 
     def _note(self, rows: list[Any]) -> None:
         for row in rows:
@@ -279,6 +272,13 @@ class Driver:
                 self._tally.take_back(replaced)
             if row.reason == "engine_lost":
                 self._lost[row.row_id] = row
+
+
+async def _set_within(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait until the event is set, but no longer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
 
 
 def _instead_of(row: VerdictRow) -> Todo:
