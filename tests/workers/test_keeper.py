@@ -199,16 +199,22 @@ def test_a_death_after_a_planned_restart_counts_again(tmp_path: Path, monkeypatc
     kept(tmp_path, monkeypatch, law)
 
 
+async def waiting_for_the_second_engine(place: Place) -> asyncio.Task[Any]:
+    """Return a question that waits for an engine which is being started."""
+    place.next_is_warm = False
+    await place.begin_recycling()
+    await until(lambda: len(place.engines) == 2)
+    waiting = place.ask("item-1")
+    await asyncio.sleep(0.05)
+    return waiting
+
+
 @pytest.mark.parametrize("ticks", range(TICKS))
 def test_a_question_that_is_cancelled_as_the_new_engine_comes_is_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ticks: int
 ) -> None:
     async def law(place: Place) -> None:
-        place.next_is_warm = False
-        await place.begin_recycling()
-        await until(lambda: len(place.engines) == 2)
-        waiting = place.ask("item-1")
-        await asyncio.sleep(0.05)
+        waiting = await waiting_for_the_second_engine(place)
         place.engines[1].warm_up.set_result(GOOD)
         for _ in range(ticks):
             await asyncio.sleep(0)
@@ -263,11 +269,7 @@ def test_nothing_is_started_and_nobody_waits_once_the_run_ends(
     """As it ends, the engine that is being started fails, as it does when Ray is shut down."""
 
     async def law(place: Place) -> None:
-        place.next_is_warm = False
-        await place.begin_recycling()
-        await until(lambda: len(place.engines) == 2)
-        waiting = place.ask("item-1")
-        await asyncio.sleep(0.05)
+        waiting = await waiting_for_the_second_engine(place)
         place.keeper.close()
         place.engines[1].warm_up.set_exception(RayActorError())
         for _ in range(ticks):
