@@ -21,7 +21,8 @@ from difflib import get_close_matches
 class Reason:
     """What a stable reason code means, whether the next run tries again, and what a person can do.
 
-    `failure` is False for what an answered row may carry: the item has its answer all the same.
+    `failure` is False for what an answered row may carry: the item has its answer all the same. `degrades` if the
+    answer rests on less than the job asks for. What a row has several of, it is named for the first in this register.
     """
 
     code: str
@@ -29,6 +30,7 @@ class Reason:
     retryable: bool
     action: str
     failure: bool = True
+    degrades: bool = False
 
 
 _REASONS = (
@@ -39,8 +41,21 @@ _REASONS = (
     Reason("source_not_a_file", "The path is a folder, pipe, socket or device.", False, "List regular files only."),
     Reason("empty_file", "The file has zero bytes.", False, "Check the upload or copy that made it."),
     Reason("not_media", "No demuxer recognises the file.", False, "It is no recording, or damaged at its start."),
+    Reason(
+        "playlist_refused",
+        "A playlist or script that names other files; none of them was opened.",
+        False,
+        "List the recordings themselves.",
+    ),
     Reason("no_media_streams", "A container without sound, picture or video.", False, "Nothing can be screened in it."),
     Reason("unsupported_codec", "No decoder for any of its streams.", False, "Install an ffmpeg that has the decoder."),
+    Reason("encrypted", "Its sound or pictures are encrypted.", False, "Decrypt the file first."),
+    Reason(
+        "too_many_pixels",
+        "Its pictures are larger than front_end.max_pixels allows.",
+        False,
+        "Raise the limit if the file is trusted, or make the pictures smaller.",
+    ),
     Reason(
         "recording_too_long", "Longer than media.max_duration_s allows.", False, "Raise the limit or split the file."
     ),
@@ -49,9 +64,23 @@ _REASONS = (
     Reason(
         "decode_timeout", "ffmpeg did not finish in time.", True, "Raise front_end.decode_timeout_s or cut the file."
     ),
+    Reason(
+        "decoder_limit",
+        "ffmpeg hit its limit of memory or CPU time and was stopped.",
+        False,
+        "Raise front_end.decoder_memory_gib if the file is trusted.",
+    ),
     Reason("audio_lost", "The file has sound but none could be decoded.", False, "Look at the file's sound track."),
     Reason(
         "video_lost", "The file has pictures but none could be decoded.", False, "Look at the file's picture track."
+    ),
+    Reason(
+        "doubtful_format",
+        "ffmpeg found the format by little more than a guess: what was heard or seen may be noise.",
+        False,
+        "A person decides; a recording behind other data, or a file that is none.",
+        failure=False,
+        degrades=True,
     ),
     Reason(
         "partial_decode",
@@ -59,6 +88,15 @@ _REASONS = (
         False,
         "See coverage and message.",
         failure=False,
+        degrades=True,
+    ),
+    Reason(
+        "tracks_ignored",
+        "The file has more tracks of sound or pictures than the one that was heard or seen.",
+        False,
+        "Split the file if the other tracks matter.",
+        failure=False,
+        degrades=True,
     ),
     Reason(
         "partial_coverage",
@@ -66,12 +104,28 @@ _REASONS = (
         False,
         "See coverage; raise media.*.",
         failure=False,
+        degrades=True,
     ),
     Reason(
         "reduced_look",
         "Too little of its time was left for the whole look: fewer or smaller frames, or parts.",
         False,
         "See coverage and message; raise sla.per_item_s, or give the run more hardware.",
+        failure=False,
+        degrades=True,
+    ),
+    Reason(
+        "sound_mended",
+        "The sound was mended before it was heard: channels that cancel out, samples that are no numbers, an offset.",
+        False,
+        "Nothing; the message says what was done.",
+        failure=False,
+    ),
+    Reason(
+        "colour_unconverted",
+        "Pictures of high dynamic range were not converted: they look flat and dark.",
+        False,
+        "Install an ffmpeg with zscale and tonemap.",
         failure=False,
     ),
     Reason(

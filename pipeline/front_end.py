@@ -131,7 +131,7 @@ class FrontEnd:
             frames=len(decoded.frames),
             audio_tokens=tokens.audio,
             video_tokens=tokens.video,
-            warnings=decoded.warnings,
+            remarks=(*facts.remarks, *decoded.remarks),
         )
         rendered = work.timed("render_s", lambda: self.renderer.render(request_id, facts, chosen, decoded, duration_s))
         self._pace.rendered(tokens.audio + tokens.video, work.prepared.phases.render_s or 0.0)
@@ -256,7 +256,7 @@ def _prompt_bytes(decoded: Decoded) -> int:
 
 def _check_senses(facts: MediaFacts, decoded: Decoded) -> None:
     """Raise ItemError if sound or pictures that the file has were not decoded: such an answer would be a lie."""
-    detail = f": {decoded.warnings[0]}" if decoded.warnings else ""
+    detail = f": {decoded.remarks[0].text}" if decoded.remarks else ""
     if facts.audio is not None and not len(decoded.pcm):
         raise ItemError("audio_lost", f"the sound track ({facts.audio.codec}) gave no samples{detail}")
     if facts.video is not None and not len(decoded.frames):

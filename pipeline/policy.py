@@ -12,6 +12,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
+from pipeline.errors import REASONS, nearest
 from pipeline.records import VERDICTS, JsonObject, Verdict
 from pipeline.settings_io import Settings, read_yaml, validate
 
@@ -53,6 +54,18 @@ class Routing(Settings):
 
     review_below: float = Field(default=0.0, ge=0, le=1)
     """An answer whose confidence is below this becomes `review`; 0 leaves every verdict as the model gave it."""
+    review_reasons: tuple[str, ...] = ("doubtful_format",)
+    """A `pass` whose row carries one of these reasons becomes `review`; codes of answered rows, for instance
+    partial_decode, tracks_ignored or partial_coverage."""
+
+    @field_validator("review_reasons")
+    @classmethod
+    def _known_reasons(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        known = [reason.code for reason in REASONS.values() if not reason.failure]
+        for code in value:
+            if code not in known:
+                raise ValueError(f"no reason of an answered row: {code!r}{nearest(code, known)}")
+        return value
 
 
 class Policy(Settings):

@@ -34,6 +34,14 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class Remark:
+    """What a row must say of its recording although it has an answer: a code of the register, and a short sentence."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class AudioStream:
     """The sound track chosen by the probe; `duration_s` is the header's claim, None if it makes none."""
 
@@ -48,7 +56,8 @@ class AudioStream:
 @dataclass(frozen=True, slots=True)
 class VideoStream:
     """The picture track chosen by the probe; width and height in pixels as displayed (after rotation and pixel
-    aspect); `frame_rate_hz` is the average rate, None if unknown."""
+    aspect); `frame_rate_hz` is the average rate, None if unknown; `interlaced` if a frame holds two moments, one in its
+    even lines and one in its odd ones; `hdr` if its brightness is coded for high dynamic range (PQ, HLG)."""
 
     index: int
     codec: str
@@ -57,6 +66,8 @@ class VideoStream:
     frame_rate_hz: float | None
     start_s: float
     duration_s: float | None
+    interlaced: bool = False
+    hdr: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,7 @@ class MediaFacts:
     duration_s: float | None
     audio: AudioStream | None
     video: VideoStream | None
+    remarks: tuple[Remark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +118,14 @@ class Decoded:
 
     `pcm`: float32 (samples,), mono, 16 kHz, -1..1, empty without sound. `frames`: uint8 (n, height, width, 3) RGB,
     `times_s`: float64 (n,), the time of each frame on the model's time axis (windows put end to end).
-    `decoded_s` is the length really found; `warnings` are short sentences, worst first.
+    `decoded_s` is the length really found.
     """
 
     pcm: NDArray[np.float32]
     frames: NDArray[np.uint8]
     times_s: NDArray[np.float64]
     decoded_s: float
-    warnings: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +165,7 @@ class Prepared:
     short_answer: bool = False
     lesser_look: str | None = None
     coverage: float | None = None
-    warnings: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
     error_code: str | None = None
     error_message: str | None = None
 

@@ -12,12 +12,25 @@ from datetime import datetime
 
 from pipeline.calibration import Calibration, calibrated
 from pipeline.errors import REASONS, ItemError
-from pipeline.policy import Policy
-from pipeline.records import VERDICTS, Answer, Completion, Item, Label, Phases, Prepared, Status, TokenChoice, Verdict
+from pipeline.policy import Policy, Routing
+from pipeline.records import (
+    VERDICTS,
+    Answer,
+    Completion,
+    Item,
+    Label,
+    Phases,
+    Prepared,
+    Remark,
+    Status,
+    TokenChoice,
+    Verdict,
+)
 from pipeline.row import LabelRow, VerdictRow
 
 # A confidence of exactly 1 would claim more than log-probabilities in 32 bits can hold.
 _LEAST_DOUBT = 1e-6
+_LONGEST_MESSAGE = 1000
 _NO_TEXT = ("Cc", "Cs", "Zl", "Zp")
 
 
@@ -139,8 +152,10 @@ def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: dateti
     answer = calibrated(outcome.answer, facts.calibration) if outcome.answer else None
     verdict, degraded, reason, message = facts.policy.fail_safe, False, outcome.reason, outcome.message
     if answer is not None:
-        degraded, reason, message = _degradation(prepared)
-        verdict, reason, message = _routed(answer, facts.policy, reason, message)
+        verdict, remarks = _routed(answer, facts.policy.routing, _remarks(prepared))
+        degraded = any(REASONS[remark.code].degrades for remark in remarks)
+        reason = remarks[0].code if remarks else None
+        message = "; ".join(remark.text for remark in remarks)[:_LONGEST_MESSAGE] or None
     elif reason not in REASONS or not REASONS[reason].failure:
         raise ValueError(f"a row without an answer needs a failure's reason of the register, not {reason!r}")
     plan = prepared.plan
@@ -186,25 +201,30 @@ def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: dateti
     )
 
 
-def _degradation(prepared: Prepared) -> tuple[bool, str | None, str | None]:
-    """Return (degraded, reason, message) of an item that was answered."""
-    if prepared.warnings:
-        return True, "partial_decode", "; ".join(prepared.warnings)[:1000]
+def _remarks(prepared: Prepared) -> list[Remark]:
+    """Return all that the row must say of an item that was answered, the gravest first."""
+    remarks = list(prepared.remarks)
+    lost = any(remark.code == "partial_decode" for remark in remarks)
     if prepared.lesser_look is not None:
-        return True, "reduced_look", prepared.lesser_look
-    if prepared.coverage is None:
-        return True, "partial_coverage", "the recording goes on after the part looked at; its header gives no length"
-    if prepared.coverage < 1.0:
-        return True, "partial_coverage", f"{prepared.coverage:.0%} of the recording was looked at, evenly spread"
-    return False, None, None
+        remarks.append(Remark("reduced_look", prepared.lesser_look))
+    elif not lost and prepared.coverage is None:
+        said = "the recording goes on after the part looked at; its header gives no length"
+        remarks.append(Remark("partial_coverage", said))
+    elif not lost and prepared.coverage is not None and prepared.coverage < 1.0:
+        said = f"{prepared.coverage:.0%} of the recording was looked at, evenly spread"
+        remarks.append(Remark("partial_coverage", said))
+    order = list(REASONS)
+    return sorted(remarks, key=lambda remark: order.index(remark.code))
 
 
-def _routed(
-    answer: Answer, policy: Policy, reason: str | None, message: str | None
-) -> tuple[Verdict, str | None, str | None]:
-    """Return (verdict, reason, message) after routing; a reason that is there already stays."""
-    threshold = policy.routing.review_below
-    if answer.verdict == "review" or answer.confidence >= threshold:
-        return answer.verdict, reason, message
-    said = f"the model said {answer.verdict} with confidence {answer.confidence:.3g}, below {threshold:g}"
-    return "review", reason or "low_confidence", f"{message}; {said}" if message else said
+def _routed(answer: Answer, routing: Routing, remarks: list[Remark]) -> tuple[Verdict, list[Remark]]:
+    """Return the verdict after routing, and the remarks with why it was changed."""
+    if answer.verdict == "review":
+        return answer.verdict, remarks
+    if answer.confidence < routing.review_below:
+        said = (
+            f"the model said {answer.verdict} with confidence {answer.confidence:.3g}, below {routing.review_below:g}"
+        )
+        return "review", [*remarks, Remark("low_confidence", said)]
+    doubted = answer.verdict == "pass" and any(remark.code in routing.review_reasons for remark in remarks)
+    return "review" if doubted else answer.verdict, remarks

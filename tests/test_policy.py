@@ -9,10 +9,12 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from pipeline.errors import JobError
 from pipeline.policy import (
     Policy,
+    Routing,
     answer_schema,
     instructions,
     load_policy,
@@ -139,3 +141,10 @@ def test_every_policy_in_the_repository_is_valid() -> None:
     assert policies
     for path in policies:
         assert isinstance(load_policy(path), Policy)
+
+
+def test_a_reason_that_no_answered_row_carries_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ValidationError, match='partial_decod.*did you mean "partial_decode"'):
+        Routing(review_reasons=("partial_decod",))
+    with pytest.raises(ValidationError, match="not_media"):
+        Routing(review_reasons=("not_media",))

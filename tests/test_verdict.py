@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import REASONS, ItemError
 from pipeline.policy import Policy, Routing
-from pipeline.records import Completion, Item, MediaFacts, Phases, Prepared, TokenChoice
+from pipeline.records import Completion, Item, MediaFacts, Phases, Prepared, Remark, TokenChoice
 from pipeline.verdict import Outcome, RunFacts, build_row, parse_answer
 from tests.test_calibration import calibration
 
@@ -184,7 +184,7 @@ def test_an_answered_item_is_ok_with_the_models_verdict() -> None:
 @pytest.mark.parametrize(
     ("prepared", "reason"),
     [
-        ({"warnings": ("the decoder reported 3 errors",)}, "partial_decode"),
+        ({"remarks": (Remark("partial_decode", "the decoder reported 3 errors"),)}, "partial_decode"),
         ({"coverage": 0.4}, "partial_coverage"),
         ({"coverage": None}, "partial_coverage"),
     ],
@@ -195,6 +195,25 @@ def test_a_lesser_look_is_marked_and_says_why(prepared: dict[str, object], reaso
     assert row.reason == reason
     assert row.reason in REASONS
     assert row.message
+
+
+def test_a_row_of_several_remarks_is_named_for_the_gravest_and_says_all() -> None:
+    remarks = (Remark("sound_mended", "an offset"), Remark("partial_decode", "3 errors"))
+    row = build_row(ITEM, answered(remarks=remarks), FACTS, NOW, None)
+    assert (row.verdict, row.reason, row.message) == ("pass", "partial_decode", "3 errors; an offset")
+
+
+def test_sound_that_was_mended_degrades_nothing() -> None:
+    row = build_row(ITEM, answered(remarks=(Remark("sound_mended", "an offset"),)), FACTS, NOW, None)
+    assert (row.verdict, row.degraded, row.reason) == ("pass", False, "sound_mended")
+
+
+def test_a_pass_with_a_reason_that_the_policy_sends_to_people_becomes_review() -> None:
+    doubtful = answered(remarks=(Remark("doubtful_format", "perhaps AMR"),))
+    row = build_row(ITEM, doubtful, FACTS, NOW, None)
+    assert (row.verdict, row.model_verdict, row.reason, row.degraded) == ("review", "pass", "doubtful_format", True)
+    trusting = POLICY.model_copy(update={"routing": Routing(review_reasons=())})
+    assert build_row(ITEM, doubtful, replace(FACTS, policy=trusting), NOW, None).verdict == "pass"
 
 
 def routing(review_below: float) -> RunFacts:

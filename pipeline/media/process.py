@@ -104,6 +104,11 @@ class Log:
         return re.sub(r"(file:)?/dev/fd/\d+", "the file", text) or "no message"
 
 
+def plain(value: float | None) -> str:
+    """Return a number without an exponent, as ffmpeg's options want it."""
+    return f"{value or 0.0:.9f}"
+
+
 @contextmanager
 def opened(path: bytes) -> Iterator[int]:
     """Yield a descriptor of the regular file. Raises ItemError source_missing, _unreadable or _not_a_file."""

@@ -193,7 +193,7 @@ def test_a_video_shorter_than_its_header_gives_what_is_there(make_clip: MakeClip
     facts, planned, decoded = looked_at(cut)
     assert facts.duration_s == pytest.approx(6)
     assert 2 <= len(decoded.frames) < planned.frames and len(decoded.frames) % 2 == 0
-    assert any("ended early" in warning for warning in decoded.warnings)
+    assert any("ended early" in remark.text for remark in decoded.remarks)
     assert decoded.decoded_s < 0.9 * 6
 
 
@@ -202,7 +202,7 @@ def test_a_recording_longer_than_its_claim_is_noticed(make_clip: MakeClip) -> No
     facts = replace(probe(name, TIMEOUT_S), duration_s=1.0)
     decoded = decode(name, facts, plan(facts, Media(), BUDGET), TIMEOUT_S)
     assert decoded.decoded_s == pytest.approx(1.5, abs=0.01) and len(decoded.pcm) <= 16_640
-    assert any("goes on" in warning for warning in decoded.warnings)
+    assert any("goes on" in remark.text for remark in decoded.remarks)
 
 
 def test_one_frame_becomes_two_and_one_sample_a_token(make_clip: MakeClip) -> None:
@@ -225,7 +225,7 @@ def test_channels_that_cancel_are_still_heard(make_clip: MakeClip) -> None:
     clip = make_clip("antiphase.wav", "-f", "lavfi", "-i", "sine=f=440:d=1", "-af", "pan=stereo|c0=c0|c1=-1*c0")
     decoded = looked_at(clip)[2]
     assert np.abs(decoded.pcm).max() > 0.05
-    assert any("cancel" in warning for warning in decoded.warnings)
+    assert any("cancel" in remark.text for remark in decoded.remarks)
 
 
 def test_samples_that_are_no_numbers_become_silence(make_clip: MakeClip, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_samples_that_are_no_numbers_become_silence(make_clip: MakeClip, tmp_pat
     (tmp_path / "nan.wav").write_bytes(data)
     decoded = looked_at(tmp_path / "nan.wav")[2]
     assert np.isfinite(decoded.pcm).all() and np.abs(decoded.pcm).max() <= 1
-    assert any("no numbers" in warning for warning in decoded.warnings)
+    assert any("no numbers" in remark.text for remark in decoded.remarks)
 
 
 def test_lost_sound_does_not_take_the_pictures(make_clip: MakeClip, flash_and_beep: Path) -> None:
@@ -245,7 +245,7 @@ def test_lost_sound_does_not_take_the_pictures(make_clip: MakeClip, flash_and_be
     wrong = replace(facts, audio=replace(facts.audio, index=7))
     decoded = decode(name, wrong, plan(facts, Media(), BUDGET), TIMEOUT_S)
     assert len(decoded.frames) == 10 and not decoded.pcm.size
-    assert "sound" in decoded.warnings[0]
+    assert "sound" in decoded.remarks[0].text
 
 
 def test_damage_everywhere_is_decode_failed(make_clip: MakeClip, tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_window_that_fails_does_not_take_the_others(make_clip: MakeClip, tmp_p
     planned = plan(facts, Media(), 100)
     decoded = decode(name, facts, planned, TIMEOUT_S)
     assert np.abs(decoded.pcm[: len(decoded.pcm) // 3]).max() > 0.05
-    assert any("ended early" in warning for warning in decoded.warnings)
+    assert any("ended early" in remark.text for remark in decoded.remarks)
 
 
 def test_ffmpeg_is_given_no_shell_and_no_name(numbered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
