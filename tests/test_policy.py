@@ -144,7 +144,7 @@ def test_every_policy_in_the_repository_is_valid() -> None:
 
 
 def test_a_reason_that_no_answered_row_carries_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ValidationError, match='partial_decod.*did you mean "partial_decode"'):
+    with pytest.raises(ValidationError, match=r'partial_decod.*did you mean "partial_decode"'):
         Routing(review_reasons=("partial_decod",))
     with pytest.raises(ValidationError, match="not_media"):
         Routing(review_reasons=("not_media",))
