@@ -122,6 +122,13 @@ _REASONS = (
         failure=False,
     ),
     Reason(
+        "wrong_duration",
+        "The recording goes on beyond the length in its header; it was measured and looked at by its true length.",
+        False,
+        "Nothing; programs that trust the header miss the rest.",
+        failure=False,
+    ),
+    Reason(
         "colour_unconverted",
         "Pictures of high dynamic range were not converted: they look flat and dark.",
         False,

@@ -22,7 +22,7 @@ from pipeline.job import Media, Rehearsal
 from pipeline.media.decode import decode
 from pipeline.media.ladder import Forecast, Look, choose, describe, glimpse, looked_at_s, source_gigapixels
 from pipeline.media.plan import plan
-from pipeline.media.probe import check_file, measured_duration_s, probe
+from pipeline.media.probe import check_file, measured, measured_duration_s, probe
 from pipeline.media.process import opened
 from pipeline.policy import Policy
 from pipeline.prompt import Renderer, expected_tokens
@@ -35,6 +35,7 @@ from pipeline.records import (
     Phases,
     Plan,
     Prepared,
+    Remark,
     VideoStream,
     Window,
 )
@@ -48,6 +49,8 @@ _LEAST_TRY_S = 5.0
 _LEAST_GIGAPIXELS, _LEAST_HOURS, _LEAST_TOKENS = 0.1, 0.02, 200
 # Below this share of the planned length a recording counts as cut short.
 _COMPLETE = 0.95
+# A header that is wrong by less than this, in seconds and as a share, is right.
+_CLAIM_S, _CLAIM_SHARE = 0.5, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +106,17 @@ class FrontEnd:
         digest = work.timed("fetch_s", lambda: fetch(item.path, work.left_s))
         work.learn(content_sha256=digest)
         facts = work.timed("probe_s", lambda: probe(item.path, work.at_most(limits.probe_timeout_s)))
-        if facts.duration_s is None and facts.kind != "image":
-            # Live recordings carry no length; without it there is no frame rate to choose.
-            measured_s = work.timed(
-                "probe_s", lambda: measured_duration_s(item.path, facts, work.at_most(limits.probe_timeout_s))
-            )
-            facts = replace(facts, duration_s=measured_s)
-        work.learn(facts=facts, duration_s=facts.duration_s)
-        look, chosen = work.timed("plan_s", lambda: self._look(facts, forecast, work.left_s()))
-        try:
-            decoded = self._decoded(item, facts, look, chosen, work)
-        except ItemError as error:
-            if error.code != "decode_timeout" or forecast is None or work.left_s() < _LEAST_TRY_S:
-                raise
-            tried_s = work.prepared.phases.decode_s or 0.0
-            look, lesser = glimpse(facts, self._setup.media, self._setup.token_budget, tried_s)
-            if looked_at_s(lesser) >= looked_at_s(chosen):
-                raise
-            chosen = lesser
-            decoded = self._decoded(item, facts, look, chosen, work)
-        _check_senses(facts, decoded)
+        unclaimed = facts.duration_s is None
+        if (
+            unclaimed and facts.kind != "image"
+        ):  # live recordings carry no length; without it there is no frame rate to choose
+            facts = replace(facts, duration_s=self._measured_s(item, facts, work))
+        work.learn(facts=facts, duration_s=facts.duration_s, remarks=facts.remarks)
+        chosen, decoded = self._seen_in_time(item, facts, forecast, work)
         duration_s, coverage = _length(facts, chosen, decoded)
+        if not (decoded.claim_holds or unclaimed):
+            chosen, decoded, duration_s, coverage = self._by_true_length(item, facts, forecast, work, chosen, decoded)
+        _check_senses(facts, decoded)
         tokens = expected_tokens(decoded, chosen)
         work.learn(
             duration_s=duration_s,
@@ -131,12 +124,62 @@ class FrontEnd:
             frames=len(decoded.frames),
             audio_tokens=tokens.audio,
             video_tokens=tokens.video,
-            remarks=(*facts.remarks, *decoded.remarks),
+            remarks=(*work.prepared.remarks, *decoded.remarks),
         )
         rendered = work.timed("render_s", lambda: self.renderer.render(request_id, facts, chosen, decoded, duration_s))
         self._pace.rendered(tokens.audio + tokens.video, work.prepared.phases.render_s or 0.0)
         work.learn(prompt_tokens=rendered.prompt_tokens, prompt_bytes=_prompt_bytes(decoded))
         return rendered.prompt
+
+    def _measured_s(self, item: Item, facts: MediaFacts, work: Work) -> float | None:
+        """Return the recording's length by its packets, None if that takes too long."""
+        limit_s = work.at_most(self._setup.limits.probe_timeout_s)
+        return work.timed("probe_s", lambda: measured_duration_s(item.path, facts, limit_s))
+
+    def _seen_in_time(
+        self, item: Item, facts: MediaFacts, forecast: Forecast | None, work: Work
+    ) -> tuple[Plan, Decoded]:
+        """Return what was decoded and by which plan; a glimpse if the look chosen first took too long."""
+        look, chosen = work.timed("plan_s", lambda: self._look(facts, forecast, work.left_s()))
+        try:
+            return chosen, self._decoded(item, facts, look, chosen, work)
+        except ItemError as error:
+            if error.code != "decode_timeout" or forecast is None or work.left_s() < _LEAST_TRY_S:
+                raise
+            tried_s = work.prepared.phases.decode_s or 0.0
+            look, lesser = glimpse(facts, self._setup.media, self._setup.token_budget, tried_s)
+            if looked_at_s(lesser) >= looked_at_s(chosen):
+                raise
+            return lesser, self._decoded(item, facts, look, lesser, work)
+
+    def _by_true_length(
+        self, item: Item, facts: MediaFacts, forecast: Forecast | None, work: Work, chosen: Plan, decoded: Decoded
+    ) -> tuple[Plan, Decoded, float | None, float | None]:
+        """Return plan, what was decoded, length and coverage of a recording that is not as long as its header says.
+
+        It is measured and looked at again, so that a claim too short hides nothing and one too long wastes no window.
+        If that fails, what was decoded before stands.
+        """
+        claimed_s = facts.duration_s or 0.0
+        before = chosen, decoded, *_length(facts, chosen, decoded)
+        try:
+            measured_s = self._measured_s(item, facts, work)
+            if measured_s is None or abs(measured_s - claimed_s) < max(_CLAIM_S, _CLAIM_SHARE * claimed_s):
+                return before
+            if measured_s > claimed_s and facts.video is None:
+                measured_s = None  # sound needs no frame rate: it is heard to its end, wherever that is
+            again = measured(facts, measured_s)
+            chosen, decoded = self._seen_in_time(item, again, forecast, work)
+        except ItemError:
+            return before
+        duration_s, coverage = _length(again, chosen, decoded)
+        there_s = duration_s or decoded.decoded_s
+        code = "partial_decode" if there_s < claimed_s else "wrong_duration"
+        said = f"The header claims {claimed_s:.1f} s, {there_s:.1f} s are there."
+        if there_s < claimed_s and coverage is not None:
+            coverage *= there_s / claimed_s
+        work.learn(remarks=(*work.prepared.remarks, Remark(code, said)))
+        return chosen, decoded, duration_s, coverage
 
     def _decoded(self, item: Item, facts: MediaFacts, look: Look, chosen: Plan, work: Work) -> Decoded:
         """Decode what a look wants, and learn how long that takes. Raises ItemError."""
@@ -267,15 +310,12 @@ def _length(facts: MediaFacts, chosen: Plan, decoded: Decoded) -> tuple[float | 
     """Return (length of the recording in seconds, share of it that was really looked at), None where unknown."""
     if facts.kind == "image":
         return None, 1.0
-    planned_s = sum(window.duration_s for window in chosen.windows)
     if facts.duration_s is None:
-        ended = decoded.decoded_s < planned_s
-        return (decoded.decoded_s, 1.0) if ended else (None, None)
-    whole = len(chosen.windows) == 1 and chosen.coverage == 1.0 and decoded.decoded_s >= _COMPLETE * planned_s
-    if whole:
-        return decoded.decoded_s, chosen.coverage
-    found = min(1.0, decoded.decoded_s / planned_s) if planned_s > 0 else 0.0
-    return facts.duration_s, chosen.coverage * (found if found < _COMPLETE else 1.0)
+        planned_s = sum(window.duration_s for window in chosen.windows)
+        return (decoded.decoded_s, decoded.found_share) if decoded.decoded_s < planned_s else (None, None)
+    found = decoded.found_share if decoded.found_share < _COMPLETE else 1.0
+    whole = len(chosen.windows) == 1 and chosen.coverage == 1.0 and found == 1.0
+    return decoded.decoded_s if whole else facts.duration_s, chosen.coverage * found
 
 
 def _synthetic() -> tuple[MediaFacts, Plan, Decoded]:

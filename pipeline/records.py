@@ -118,13 +118,16 @@ class Decoded:
 
     `pcm`: float32 (samples,), mono, 16 kHz, -1..1, empty without sound. `frames`: uint8 (n, height, width, 3) RGB,
     `times_s`: float64 (n,), the time of each frame on the model's time axis (windows put end to end).
-    `decoded_s` is the length really found.
+    `decoded_s` is the length really found, `found_share` (0..1) the share of the windows that was there, in the sense
+    that lacks most. `claim_holds` is False if the recording is shorter or longer than its header says.
     """
 
     pcm: NDArray[np.float32]
     frames: NDArray[np.uint8]
     times_s: NDArray[np.float64]
     decoded_s: float
+    found_share: float = 1.0
+    claim_holds: bool = True
     remarks: tuple[Remark, ...] = ()
 
 

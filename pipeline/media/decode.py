@@ -15,6 +15,7 @@ import numpy as np
 
 from pipeline.errors import ItemError
 from pipeline.media import pictures, sound
+from pipeline.media.completeness import MORE_S, Found, completeness
 from pipeline.media.probe import common_start_s
 from pipeline.media.process import Log, Sink, TimedOut, opened, plain, run
 from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, Remark, Window
@@ -22,9 +23,6 @@ from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, Remark, 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MORE_S = 0.5
-"""Read this far past the claimed end, to notice a recording that goes on."""
-_SHORT_SHARE = 0.9
 _SILENT_PEAK = 1e-4
 _REBASED = frozenset({"live_flv", "mpeg", "mpegts", "mpegtsraw", "nut", "ogg"})
 """Demuxers with AVFMT_TS_DISCONT: ffmpeg's zero is where the streams in use begin, elsewhere all streams."""
@@ -84,7 +82,7 @@ class _Reader:
             if frames.size:
                 outputs.append(self._pictures(source, shift_s, next(named), len(frames)))
             stream = ffmpeg.merge_outputs(*outputs).global_args(
-                *("-nostdin", "-hide_banner", "-loglevel", "repeat+level+verbose", "-filter_threads", "1")
+                *("-nostdin", "-nostats", "-hide_banner", "-loglevel", "repeat+level+verbose", "-filter_threads", "1")
             )
             return [str(argument) for argument in stream.compile()]
 
@@ -164,23 +162,31 @@ def decode(path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float) -> Deco
     """Return the sound and pictures of the plan's windows, put end to end.
 
     PCM is padded with zeros to whole tokens (1280 samples), frames to an even count by repeating the last. A
-    stream that gave nothing comes back empty with a remark; `decoded_s` may pass the plan by up to 0.5 s, a
-    sign that the recording goes on beyond its claimed end. Raises ItemError decode_failed or decode_timeout.
+    track that gave nothing comes back empty; `decoded_s` may pass the plan by up to 0.5 s where the recording
+    goes on beyond its claimed end. Raises ItemError decode_failed or decode_timeout.
     """
     with opened(path) as fd:
         reader = _Reader(fd, facts, plan, time.monotonic() + timeout_s)
         whole = len(plan.windows) == 1 and plan.duration_known and plan.coverage == 1.0
-        passes = [reader.window(window, _MORE_S if whole else 0.0) for window in plan.windows]
+        passes = [reader.window(window, MORE_S if whole else 0.0) for window in plan.windows]
         if not any(part.pcm.size or part.frames.size for part in passes):
             raise ItemError("decode_failed", f"ffmpeg gave nothing: {passes[0].log.reason()}")
-        decoded_s = sum(_length_s(part, plan, window) for part, window in zip(passes, plan.windows, strict=True))
         heard, mended = _heard(passes, reader)
     seen = pictures.joined([part.frames for part in passes], plan)
-    lost = [*_lost(heard, seen, plan), *_early(passes, plan, decoded_s), *_silent(passes, reader), *_errors(passes)]
-    remarks = [*(Remark("partial_decode", text) for text in lost), *mended]
+    found = _found(passes, facts, plan)
+    complete = completeness(facts, plan, found)
+    lost = [Remark("partial_decode", text) for text in (*complete.losses, *_errors(passes))]
     rate_hz = plan.frame_rate_hz or 1.0
     times_s = np.arange(len(seen), dtype=np.float64) / rate_hz
-    return Decoded(pcm=heard, frames=seen, times_s=times_s, decoded_s=decoded_s, remarks=tuple(remarks))
+    return Decoded(
+        pcm=heard,
+        frames=seen,
+        times_s=times_s,
+        decoded_s=sum(max(pair) for pair in zip(found.sound_s, found.pictures_s, strict=True)),
+        found_share=complete.share,
+        claim_holds=complete.claim_holds,
+        remarks=(*lost, *mended),
+    )
 
 
 def _heard(passes: list[_Pass], reader: _Reader) -> tuple[NDArray[np.float32], list[Remark]]:
@@ -199,52 +205,18 @@ def _heard(passes: list[_Pass], reader: _Reader) -> tuple[NDArray[np.float32], l
     return pcm, remarks + mended
 
 
-def _length_s(part: _Pass, plan: Plan, window: Window) -> float:
-    """Return the seconds really found in a window."""
-    sound_s = len(part.pcm) / SAMPLE_RATE_HZ
-    rate_hz = plan.frame_rate_hz
-    pictures_s = min(len(part.frames) / rate_hz, window.duration_s) if rate_hz is not None else 0.0
-    return max(sound_s, pictures_s)
-
-
-def _lost(heard: NDArray[np.float32], seen: NDArray[np.uint8], plan: Plan) -> list[str]:
-    """Return a sentence for a stream that gave nothing."""
-    said = []
-    if plan.audio and not heard.size:
-        said.append("The file has sound, but none could be decoded.")
-    if plan.frames and not seen.size:
-        said.append("The file has pictures, but none could be decoded.")
-    return said
-
-
-def _silent(passes: list[_Pass], reader: _Reader) -> list[str]:
-    """Return a sentence for sound that lacks much of what its time stamps promise: the holes are silent."""
-    audio = reader.facts.audio
-    if audio is None or not any(part.pcm.size for part in passes):
-        return []
-    real_s = sum(part.log.samples.get(audio.index, 0) for part in passes) / audio.sample_rate_hz
-    filled_s = sum(len(part.pcm) for part in passes) / SAMPLE_RATE_HZ
-    if reader.plan.windows[0].start_s == 0:
-        filled_s -= sound.late_s(reader.facts)
-    if not 0 < real_s < _SHORT_SHARE * filled_s:
-        return []
-    return [f"Only {real_s:.1f} s of {filled_s:.1f} s of sound are there; the rest is silent."]
-
-
-def _early(passes: list[_Pass], plan: Plan, decoded_s: float) -> list[str]:
-    """Return sentences for windows that ended early and for a recording that goes on beyond its claim."""
-    if not plan.duration_known or plan.frames == 1:
-        return []
-    planned_s = sum(window.duration_s for window in plan.windows)
-    said = []
-    if decoded_s < _SHORT_SHARE * planned_s:
-        said.append(f"Decoding ended early: {decoded_s:.1f} s of {planned_s:.1f} s.")
-    elif decoded_s > planned_s + 0.8 * _MORE_S:
-        said.append(f"The recording goes on beyond its claimed length of {planned_s:.1f} s.")
-    empty = sum(not part.pcm.size and not part.frames.size for part in passes)
-    if empty:
-        said.append(f"{empty} of {len(passes)} windows gave nothing.")
-    return said
+def _found(passes: list[_Pass], facts: MediaFacts, plan: Plan) -> Found:
+    """Return how much of each sense the windows gave."""
+    rate_hz, audio = plan.frame_rate_hz, facts.audio
+    heard_s: float | None = None
+    if audio is not None and len(set().union(*(part.log.rates_hz for part in passes))) == 1:
+        heard_s = sum(part.log.samples.get(audio.index, 0) for part in passes) / audio.sample_rate_hz
+    windows = list(zip(passes, plan.windows, strict=True))
+    return Found(
+        sound_s=[len(part.pcm) / SAMPLE_RATE_HZ for part in passes],
+        pictures_s=[min(len(part.frames) / rate_hz, window.duration_s) if rate_hz else 0.0 for part, window in windows],
+        heard_s=heard_s,
+    )
 
 
 def _errors(passes: list[_Pass]) -> list[str]:

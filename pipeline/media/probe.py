@@ -6,20 +6,18 @@ media.
 
 from __future__ import annotations
 
-import functools
 import json
-import math
 import os
 import re
 import stat
-import subprocess
 import time
 from dataclasses import replace
 from typing import Any
 
 from pipeline.errors import ItemError
 from pipeline.media.process import Collected, Log, TimedOut, opened, run
-from pipeline.records import AudioStream, JsonObject, MediaFacts, MediaKind, VideoStream
+from pipeline.media.tracks import choose, finite
+from pipeline.records import AudioStream, JsonObject, MediaFacts, MediaKind, Remark, VideoStream
 
 _STILL_DEMUXERS = (
     "bmp dds dpx exr gem gif j2k jpeg jpegls jpegxl pam pbm pcx pfm pgm pgmyuv pgx phm ppm psd qoi sgi"
@@ -36,18 +34,25 @@ SINGLE_FILE_DEMUXERS = ",".join(_DEMUXERS.split() + [f"{name}_pipe" for name in 
 """ffmpeg's demuxers that read one file only, and read it as a recording or a picture."""
 
 _SHOWN = (
-    "format=format_name,start_time,duration,size"
+    "format=format_name,probe_score,start_time,duration,size"
     ":stream=index,codec_type,codec_name,width,height,sample_aspect_ratio,avg_frame_rate,sample_rate,channels"
     ",start_time,duration,nb_frames"
-    ":stream_disposition=attached_pic,default:stream_tags=rotate:stream_side_data=rotation"
+    ":stream_disposition=attached_pic,default:stream_tags=rotate,DURATION:stream_side_data=rotation"
     ":packet=stream_index:packet_side_data=side_data_type"
 )
+_DOUBTFUL_SCORE = 25
+_HEADERLESS = ("amrnb", "amrwb")
+_PLAYLIST = re.compile(
+    rb"\s*(#EXTM3U|ffconcat\b|\[playlist\]|\[reference\]|v=0\r?\n|(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<(MPD|asx|smil)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+_CLOCK = re.compile(r"(\d{1,4}):(\d\d):(\d\d(?:\.\d+)?)")
 _FIRST_PACKETS = "%+#32"
+_PLAYLIST_BYTES = 4096
 _ANSWER_BYTES = 4 << 20
 _LONGEST_CLAIM_S = 366 * 86_400.0
 # Ten hours of silence in FLAC hold 16 bits a second, a still picture in H.264 some hundreds.
 _FEWEST_BITS_PER_S = {"audio": 4.0, "video": 64.0}
-_SAMPLE_RATES_HZ = (1_000, 1_000_000)
 _PIXEL_ASPECTS = (0.1, 10.0)
 
 
@@ -74,7 +79,8 @@ def check_file(path: bytes) -> int:
 def probe(path: bytes, timeout_s: float) -> MediaFacts:
     """Return what the headers say of a file, with nothing invented where they say nothing.
 
-    Raises ItemError probe_timeout, not_media, no_media_streams, unsupported_codec, or one of `check_file`'s.
+    Raises ItemError probe_timeout, not_media, playlist_refused, encrypted, or one of `check_file`'s or of
+    `tracks.choose`'s.
     """
     check_file(path)
     deadline = time.monotonic() + timeout_s
@@ -120,8 +126,15 @@ def measured_duration_s(path: bytes, facts: MediaFacts, timeout_s: float) -> flo
     return _believed(int(times[-1]) / 1e6 - start_s, check_file(path), facts.video) if times else None
 
 
+def measured(facts: MediaFacts, duration_s: float | None) -> MediaFacts:
+    """Return the facts with a length that was measured, or None, in place of the header's claims."""
+    audio = None if facts.audio is None else replace(facts.audio, duration_s=None)
+    video = None if facts.video is None else replace(facts.video, duration_s=None)
+    return replace(facts, duration_s=duration_s, audio=audio, video=video)
+
+
 def _ffprobe(fd: int, shown: list[str], deadline: float) -> JsonObject:
-    """Return ffprobe's JSON. Raises ItemError not_media or probe_timeout."""
+    """Return ffprobe's JSON. Raises ItemError probe_timeout, not_media, playlist_refused or encrypted."""
     answer, log = Collected(limit=_ANSWER_BYTES), Log()
     argv = [
         *("ffprobe", "-hide_banner", "-loglevel", "level+error", "-protocol_whitelist", "file,pipe"),
@@ -136,13 +149,19 @@ def _ffprobe(fd: int, shown: list[str], deadline: float) -> JsonObject:
     except ValueError:
         parsed = None
     if status != 0 or not isinstance(parsed, dict) or "format" not in parsed:
-        raise ItemError("not_media", f"no demuxer for single files opens it: {_plain(log.reason())}")
+        raise _unopened(os.pread(fd, _PLAYLIST_BYTES, 0), log.reason())
     return parsed
 
 
-def _plain(message: str) -> str:
-    """Return the message without ffmpeg's print of the whole whitelist."""
-    return "a playlist, or a format that is not screened" if "not on whitelist" in message else message
+def _unopened(first_bytes: bytes, reason: str) -> ItemError:
+    """Return the error of a file that no demuxer opens."""
+    if _PLAYLIST.match(first_bytes.removeprefix(b"\xef\xbb\xbf")):
+        return ItemError("playlist_refused", "a playlist or script that names other files, which are not opened")
+    if "encryption" in reason:
+        return ItemError("encrypted", f"the container is encrypted: {reason}")
+    if "not on whitelist" in reason:  # ffmpeg goes on to print all of it
+        reason = "a format that is not screened"
+    return ItemError("not_media", f"no demuxer for single files opens it: {reason}")
 
 
 def _first_picture(fd: int, deadline: float) -> JsonObject:
@@ -153,85 +172,29 @@ def _first_picture(fd: int, deadline: float) -> JsonObject:
 
 
 def _facts(answer: JsonObject) -> MediaFacts:
-    """Return the facts of ffprobe's answer.
-
-    Raises ItemError no_media_streams, unsupported_codec, or audio_lost / video_lost if no track of a sense has a
-    decoder.
-    """
+    """Return the facts of ffprobe's answer. Raises the ItemErrors of `tracks.choose`."""
     container = answer["format"]
-    streams = [s for s in answer.get("streams", []) if s.get("codec_type") in ("audio", "video")]
-    streams = [s for s in streams if not s.get("disposition", {}).get("attached_pic")]
-    if not streams:
-        raise ItemError("no_media_streams", "the container holds neither sound nor pictures")
-    encrypted = _encrypted(answer.get("packets", []))
-    faults = {s["index"]: fault for s in streams if (fault := _fault(s, encrypted))}
-    usable = [s for s in streams if s["index"] not in faults]
-    if not usable:
-        raise ItemError("unsupported_codec", "; ".join(f"stream {i}: {fault}" for i, fault in sorted(faults.items())))
-    for sense in ("audio", "video"):
-        lost = [s["index"] for s in streams if s["codec_type"] == sense]
-        if lost and not any(s["codec_type"] == sense for s in usable):
-            # An answer from the other sense alone would hide what nobody has seen or heard.
-            raise ItemError(f"{sense}_lost", "; ".join(f"stream {i}: {faults[i]}" for i in lost))
-    zero_s = _number(container.get("start_time")) or 0.0
-    audio = _audio(_chosen(usable, "audio"), zero_s)
-    video = _video(_chosen(usable, "video"), zero_s)
+    tracks = choose(answer)
+    zero_s = finite(container.get("start_time")) or 0.0
+    audio = _audio(tracks.audio, zero_s)
+    video = _video(tracks.video, zero_s)
     name = str(container.get("format_name", ""))
-    kind = _kind(name, audio, video, _chosen(usable, "video"))
+    kind, remarks = _kind(name, audio, video, tracks.video), (*_doubts(container), *tracks.remarks)
     if kind == "image" and video is not None:  # ffmpeg gives a still picture 25 frames a second
-        return MediaFacts(kind, name, None, None, replace(video, frame_rate_hz=None, duration_s=None))
-    return MediaFacts(kind, name, _duration_s(container, audio, video), audio, video)
+        return MediaFacts(kind, name, None, None, replace(video, frame_rate_hz=None, duration_s=None), remarks)
+    return MediaFacts(kind, name, _duration_s(container, audio, video), audio, video, remarks)
 
 
-def _fault(stream: JsonObject, encrypted: set[int]) -> str | None:
-    """Return why a stream cannot be used, None if it can."""
-    codec = str(stream.get("codec_name", "unknown"))
-    if stream["index"] in encrypted:
-        return f"{codec}, encrypted"
-    if codec in ("unknown", "none") or not _has_decoder(codec):
-        return f"no decoder for {codec}"
-    if stream["codec_type"] == "video":
-        sized = (_number(stream.get("width")) or 0) > 0 and (_number(stream.get("height")) or 0) > 0
-        return None if sized else f"{codec} without a picture size"
-    rate_hz = _number(stream.get("sample_rate")) or 0
-    return None if _SAMPLE_RATES_HZ[0] <= rate_hz <= _SAMPLE_RATES_HZ[1] else f"{codec} at {rate_hz:g} Hz"
+def _doubts(container: JsonObject) -> tuple[Remark, ...]:
+    """Return a remark if ffmpeg's guess at the format is no better than chance.
 
-
-def _encrypted(packets: list[JsonObject]) -> set[int]:
-    """Return the streams whose packets carry an encryption record."""
-    found = set()
-    for packet in packets:
-        kinds = {entry.get("side_data_type") for entry in packet.get("side_data_list", [])}
-        if kinds & {"Encryption info", "Encryption initialization data"}:
-            found.add(int(packet["stream_index"]))
-    return found
-
-
-@functools.cache
-def _decodable() -> frozenset[str]:
-    """Return the codecs this ffmpeg decodes; empty if it does not say."""
-    try:
-        listed = subprocess.run(
-            ["ffmpeg", "-hide_banner", "-codecs"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return frozenset()
-    return frozenset(re.findall(r"^ D[E.][VA]\S* (\S+)", listed.stdout.decode("utf-8", "replace"), re.MULTILINE))
-
-
-def _has_decoder(codec: str) -> bool:
-    return not _decodable() or codec in _decodable()
-
-
-def _chosen(streams: list[JsonObject], kind: str) -> JsonObject | None:
-    """Return the stream marked default, else the first, of `audio` or `video`."""
-    of_kind = [s for s in streams if s["codec_type"] == kind]
-    marked = [s for s in of_kind if s.get("disposition", {}).get("default")]
-    return next(iter(marked or of_kind), None)
+    At a score of 25 or less (AVPROBE_SCORE_RETRY) ffmpeg itself warns of a misdetection. AMR without its header scores
+    one more, but has no mark at all: much that is no AMR can be heard as such, as noise.
+    """
+    name, score = str(container.get("format_name", "")), finite(container.get("probe_score"))
+    if name not in _HEADERLESS and (score is None or score > _DOUBTFUL_SCORE):
+        return ()
+    return (Remark("doubtful_format", f"The file may not be {name}: nothing but chance finds may speak for it."),)
 
 
 def _audio(stream: JsonObject | None, zero_s: float) -> AudioStream | None:
@@ -243,7 +206,7 @@ def _audio(stream: JsonObject | None, zero_s: float) -> AudioStream | None:
         sample_rate_hz=int(stream["sample_rate"]),
         channels=int(stream.get("channels", 0)),
         start_s=_start_s(stream, zero_s),
-        duration_s=_sane(_number(stream.get("duration")), _LONGEST_CLAIM_S),
+        duration_s=_claim_s(stream, _start_s(stream, zero_s)),
     )
 
 
@@ -258,8 +221,16 @@ def _video(stream: JsonObject | None, zero_s: float) -> VideoStream | None:
         height=height,
         frame_rate_hz=_sane(_ratio(stream.get("avg_frame_rate"), "/"), 1_000.0),
         start_s=_start_s(stream, zero_s),
-        duration_s=_sane(_number(stream.get("duration")), _LONGEST_CLAIM_S),
+        duration_s=_claim_s(stream, _start_s(stream, zero_s)),
     )
+
+
+def _claim_s(stream: JsonObject, start_s: float) -> float | None:
+    """Return the length that a track claims, or what Matroska's writers put into a tag: where it ends."""
+    claimed_s = finite(stream.get("duration"))
+    if claimed_s is None and (found := _CLOCK.fullmatch(str(stream.get("tags", {}).get("DURATION", "")))):
+        claimed_s = int(found[1]) * 3600 + int(found[2]) * 60 + float(found[3]) - start_s
+    return _sane(claimed_s, _LONGEST_CLAIM_S)
 
 
 def _displayed_size(stream: JsonObject) -> tuple[int, int]:
@@ -276,7 +247,7 @@ def _quarter_turned(holder: JsonObject) -> bool:
     degrees."""
     angles = [entry.get("rotation") for entry in holder.get("side_data_list", [])]
     angles.append(holder.get("tags", {}).get("rotate"))
-    angle = next((number for value in angles if (number := _number(value)) is not None), 0.0)
+    angle = next((number for value in angles if (number := finite(value)) is not None), 0.0)
     return abs(abs(angle) % 180 - 90) < 1
 
 
@@ -301,10 +272,10 @@ def _duration_s(container: JsonObject, audio: AudioStream | None, video: VideoSt
     start_s = common_start_s(audio, video)
     streams = [stream for stream in (audio, video) if stream is not None]
     ends_s = [stream.start_s + stream.duration_s for stream in streams if stream.duration_s is not None]
-    claim_s = max(ends_s) if len(ends_s) == len(streams) else _number(container.get("duration"))
+    claim_s = max(ends_s) if len(ends_s) == len(streams) else finite(container.get("duration"))
     if claim_s is None:
         return None
-    return _believed(claim_s - start_s, _number(container.get("size")), video)
+    return _believed(claim_s - start_s, finite(container.get("size")), video)
 
 
 def _believed(duration_s: float, size_bytes: float | None, video: VideoStream | None) -> float | None:
@@ -321,23 +292,14 @@ def common_start_s(audio: AudioStream | None, video: VideoStream | None) -> floa
 
 
 def _start_s(stream: JsonObject, zero_s: float) -> float:
-    start_s = _number(stream.get("start_time"))
+    start_s = finite(stream.get("start_time"))
     return 0.0 if start_s is None else max(0.0, start_s - zero_s)
-
-
-def _number(value: Any) -> float | None:
-    """Return a finite number, None for anything else."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _ratio(value: Any, sign: str) -> float | None:
     """Return `"25/1"` or `"4:3"` as a number, None if it is none."""
     above, _, below = str(value).partition(sign)
-    numerator, denominator = _number(above), _number(below)
+    numerator, denominator = finite(above), finite(below)
     return numerator / denominator if numerator and denominator else None
 
 

@@ -28,6 +28,7 @@ KEPT_LINES = 8
 LINE_CHARACTERS = 240
 
 _TAG = re.compile(r"^(?:\[[^\]]* @ 0x[0-9a-f]+\] ?)*\[(\w+)\] (.*)$")
+_RATE = re.compile(r"^\[graph_\d+_in_\S+ @ \S+\] \[verbose\] .*\bsamplerate:(\d+)")
 _SAMPLES = re.compile(r"Input stream #0:(\d+) \(audio\):.*frames decoded \((\d+) samples\)")
 
 
@@ -74,11 +75,13 @@ class Collected:
 
 @dataclass(slots=True)
 class Log:
-    """What the program said, as it runs: number of errors, last errors, samples decoded per stream."""
+    """What the program said, as it runs: number of errors, last errors, samples decoded per stream, and the sample
+    rates (Hz) in which they came."""
 
     errors: int = 0
     last: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     samples: dict[int, int] = field(default_factory=dict)
+    rates_hz: set[int] = field(default_factory=set)
     _rest: bytes = b""
 
     def read(self, fd: int) -> int:
@@ -93,6 +96,8 @@ class Log:
     def _note(self, line: str) -> None:
         if found := _SAMPLES.search(line):
             self.samples[int(found[1])] = int(found[2])
+        elif found := _RATE.match(line):
+            self.rates_hz.add(int(found[1]))
         tagged = _TAG.match(line)
         if tagged and tagged[1] in ("error", "fatal", "panic") and "non monotonically" not in tagged[2]:
             self.errors += 1

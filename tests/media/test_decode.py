@@ -245,7 +245,6 @@ def test_lost_sound_does_not_take_the_pictures(make_clip: MakeClip, flash_and_be
     wrong = replace(facts, audio=replace(facts.audio, index=7))
     decoded = decode(name, wrong, plan(facts, Media(), BUDGET), TIMEOUT_S)
     assert len(decoded.frames) == 10 and not decoded.pcm.size
-    assert "sound" in decoded.remarks[0].text
 
 
 def test_damage_everywhere_is_decode_failed(make_clip: MakeClip, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import time
 from pathlib import Path
@@ -97,8 +98,45 @@ def test_the_size_is_the_displayed_one(make_clip: MakeClip) -> None:
 def test_the_default_stream_is_chosen(make_clip: MakeClip) -> None:
     two = (*TONE, "-f", "lavfi", "-i", "sine=f=880:d=1", "-map", "0", "-map", "1", "-c:a", "flac")
     clip = make_clip("two.mka", *two, "-disposition:a:0", "0", "-disposition:a:1", "default")
-    audio = probe(os.fsencode(clip), TIMEOUT_S).audio
-    assert audio is not None and audio.index == 1
+    facts = probe(os.fsencode(clip), TIMEOUT_S)
+    assert facts.audio is not None and facts.audio.index == 1
+    assert [(remark.code, "2 sound tracks; stream 1 alone" in remark.text) for remark in facts.remarks] == [
+        ("tracks_ignored", True)
+    ]
+
+
+def test_a_track_that_cannot_be_decoded_is_passed_over_and_named(make_clip: MakeClip, tmp_path: Path) -> None:
+    two = (*TONE, "-f", "lavfi", "-i", "sine=f=880:d=1", "-map", "0", "-map", "1", "-c:a", "flac")
+    data = make_clip("two_flac.mka", *two, "-disposition:a:0", "default").read_bytes()
+    (tmp_path / "odd.mka").write_bytes(data.replace(b"A_FLAC", b"A_XXXX", 1))
+    facts = probe(os.fsencode(tmp_path / "odd.mka"), TIMEOUT_S)
+    assert facts.audio is not None and facts.audio.index == 1
+    assert "stream 0: no decoder" in facts.remarks[0].text
+
+
+def test_a_sense_of_which_no_track_can_be_decoded_is_lost(make_clip: MakeClip, tmp_path: Path) -> None:
+    data = make_clip("av_flac.mkv", *PICTURES, *TONE, "-c:a", "flac").read_bytes()
+    (tmp_path / "deaf.mkv").write_bytes(data.replace(b"A_FLAC", b"A_XXXX", 1))
+    assert code_of(os.fsencode(tmp_path / "deaf.mkv")) == "audio_lost"
+
+
+def test_matroskas_tag_tells_where_a_track_ends(make_clip: MakeClip) -> None:
+    late = ("-itsoffset", "2", *TONE, "-map", "0", "-map", "1", "-c:v", "libx264", "-c:a", "flac")
+    audio = probe(os.fsencode(make_clip("late.mkv", *PICTURES, *late)), TIMEOUT_S).audio
+    assert audio is not None and audio.duration_s == pytest.approx(1.0, abs=0.05)
+    assert audio.start_s == pytest.approx(2.0, abs=0.05)
+
+
+def test_a_format_found_by_chance_is_doubted(make_clip: MakeClip, tmp_path: Path) -> None:
+    """ffmpeg looks for MP3 frames behind anything, and takes much that is no AMR for AMR without a header."""
+    mp3 = make_clip("tone.mp3", "-f", "lavfi", "-i", "sine=f=440:d=5").read_bytes()
+    noise = random.Random(1)
+    (tmp_path / "junk.mp3").write_bytes(b"\x55" * 100_000 + mp3)
+    (tmp_path / "headless.amr").write_bytes(b"".join(b"\x3c" + noise.randbytes(31) for _ in range(200)))
+    for name in ("junk.mp3", "headless.amr"):
+        facts = probe(os.fsencode(tmp_path / name), TIMEOUT_S)
+        assert [remark.code for remark in facts.remarks] == ["doubtful_format"], name
+    assert probe(os.fsencode(make_clip("tone_alone.mp3", *TONE)), TIMEOUT_S).remarks == ()
 
 
 def test_a_missing_duration_stays_missing_and_can_be_measured(make_clip: MakeClip) -> None:
@@ -112,16 +150,26 @@ def test_a_missing_duration_stays_missing_and_can_be_measured(make_clip: MakeCli
     "text",
     [
         "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n{target}\n#EXT-X-ENDLIST\n",
+        "\ufeff#EXTM3U\n{target}\n",
         "ffconcat version 1.0\nfile {target}\n",
         '<?xml version="1.0"?><MPD><BaseURL>{target}</BaseURL></MPD>',
-        "plain text, no recording at all\n" * 50,
-        "<html><body>502 Bad Gateway</body></html>",
+        "<!-- made by hand -->\n<ASX version='3'><entry><ref href='{target}'/></entry></ASX>",
+        "[playlist]\nFile1={target}\n",
+        "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio 5004 RTP/AVP 0\n",
     ],
 )
-def test_playlists_and_text_are_no_media(make_clip: MakeClip, tmp_path: Path, text: str) -> None:
+def test_a_playlist_is_refused_and_called_so(make_clip: MakeClip, tmp_path: Path, text: str) -> None:
     shutil.copy(make_clip("a.wav", *TONE), tmp_path / "a.wav")
     (tmp_path / "list.mp4").write_text(text.format(target="a.wav"))
-    assert code_of(os.fsencode(tmp_path / "list.mp4")) == "not_media"
+    assert code_of(os.fsencode(tmp_path / "list.mp4")) == "playlist_refused"
+
+
+@pytest.mark.parametrize(
+    "text", ["plain text, no recording at all\n" * 50, "<html><body>502 Bad Gateway</body></html>", "v=0.5"]
+)
+def test_text_is_no_media(tmp_path: Path, text: str) -> None:
+    (tmp_path / "text.mp4").write_text(text)
+    assert code_of(os.fsencode(tmp_path / "text.mp4")) == "not_media"
 
 
 def test_an_absurd_sample_rate_is_not_decoded(make_clip: MakeClip, tmp_path: Path) -> None:
@@ -140,7 +188,7 @@ def test_subtitles_alone_are_no_recording(make_clip: MakeClip, tmp_path: Path) -
 def test_encrypted_streams_are_refused(make_clip: MakeClip) -> None:
     key = ("-encryption_scheme", "cenc-aes-ctr", "-encryption_key", "76a6c65c5ea762046bd749a2e632ccbb")
     clip = make_clip("locked.mp4", *PICTURES, *key, "-encryption_kid", "a7e61c373e219033c21091fa607bf3b8")
-    assert code_of(os.fsencode(clip)) == "unsupported_codec"
+    assert code_of(os.fsencode(clip)) == "encrypted"
 
 
 def test_a_name_is_bytes_and_never_parsed(make_clip: MakeClip, tmp_path: Path) -> None:

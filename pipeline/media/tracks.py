@@ -1,0 +1,124 @@
+"""Which of a file's tracks is heard and which is seen, and what must be said of the others.
+
+Of each sense the track marked default, else the first, among those that can be decoded.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import subprocess
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.errors import ItemError
+from pipeline.records import JsonObject, Remark
+
+Sense = Literal["audio", "video"]
+
+_SAMPLE_RATES_HZ = (1_000, 1_000_000)
+_NO_TRACK = ("attached_pic", "timed_thumbnails")
+_NAMES = {"audio": ("sound", "heard"), "video": ("picture", "seen")}
+
+
+@dataclass(frozen=True, slots=True)
+class Tracks:
+    """The chosen streams as ffprobe shows them, None where the file has none of that sense."""
+
+    audio: JsonObject | None
+    video: JsonObject | None
+    remarks: tuple[Remark, ...]
+
+
+def choose(answer: JsonObject) -> Tracks:
+    """Return the tracks of ffprobe's answer (streams, and the first packets' side data).
+
+    Raises ItemError no_media_streams, encrypted, unsupported_codec, or audio_lost / video_lost if no track of a sense
+    that the file has can be decoded.
+    """
+    streams = [s for s in answer.get("streams", []) if s.get("codec_type") in _NAMES]
+    streams = [s for s in streams if not any(s.get("disposition", {}).get(name) for name in _NO_TRACK)]
+    if not streams:
+        raise ItemError("no_media_streams", "the container holds neither sound nor pictures")
+    encrypted = _encrypted(answer.get("packets", []))
+    faults = {s["index"]: fault for s in streams if (fault := _fault(s, encrypted))}
+    if len(faults) == len(streams):
+        code = "encrypted" if encrypted else "unsupported_codec"
+        raise ItemError(code, "; ".join(f"stream {i}: {fault}" for i, fault in sorted(faults.items())))
+    audio, heard = _of_sense(streams, faults, "audio")
+    video, seen = _of_sense(streams, faults, "video")
+    return Tracks(audio, video, heard + seen)
+
+
+def _of_sense(
+    streams: list[JsonObject], faults: dict[int, str], sense: Sense
+) -> tuple[JsonObject | None, tuple[Remark, ...]]:
+    """Return the chosen track of a sense, and a remark if there are others."""
+    tracks = [s for s in streams if s["codec_type"] == sense]
+    if not tracks:
+        return None, ()
+    usable = [s for s in tracks if s["index"] not in faults]
+    said = [f"stream {s['index']}: {faults[s['index']]}" for s in tracks if s["index"] in faults]
+    if not usable:
+        # An answer from the other sense alone would hide what nobody has seen or heard.
+        raise ItemError(f"{sense}_lost", "; ".join(said))
+    chosen = next((s for s in usable if s.get("disposition", {}).get("default")), usable[0])
+    if len(tracks) == 1:
+        return chosen, ()
+    noun, perceived = _NAMES[sense]
+    text = f"The file has {len(tracks)} {noun} tracks; stream {chosen['index']} alone is {perceived}"
+    return chosen, (Remark("tracks_ignored", f"{text} ({'; '.join(said)})." if said else f"{text}."),)
+
+
+def _fault(stream: JsonObject, encrypted: set[int]) -> str | None:
+    """Return why a stream cannot be used, None if it can."""
+    codec = str(stream.get("codec_name", "unknown"))
+    if stream["index"] in encrypted:
+        return f"{codec}, encrypted"
+    if codec in ("unknown", "none") or not _has_decoder(codec):
+        return f"no decoder for {codec}"
+    if stream["codec_type"] == "video":
+        sized = (finite(stream.get("width")) or 0) > 0 and (finite(stream.get("height")) or 0) > 0
+        return None if sized else f"{codec} without a picture size"
+    rate_hz = finite(stream.get("sample_rate")) or 0
+    return None if _SAMPLE_RATES_HZ[0] <= rate_hz <= _SAMPLE_RATES_HZ[1] else f"{codec} at {rate_hz:g} Hz"
+
+
+def _encrypted(packets: list[JsonObject]) -> set[int]:
+    """Return the streams whose packets carry an encryption record."""
+    found = set()
+    for packet in packets:
+        kinds = {entry.get("side_data_type") for entry in packet.get("side_data_list", [])}
+        if kinds & {"Encryption info", "Encryption initialization data"}:
+            found.add(int(packet["stream_index"]))
+    return found
+
+
+@functools.cache
+def _decodable() -> frozenset[str]:
+    """Return the codecs this ffmpeg decodes; empty if it does not say."""
+    try:
+        listed = subprocess.run(
+            ["ffmpeg", "-hide_banner", "-codecs"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return frozenset()
+    return frozenset(re.findall(r"^ D[E.][VA]\S* (\S+)", listed.stdout.decode("utf-8", "replace"), re.MULTILINE))
+
+
+def _has_decoder(codec: str) -> bool:
+    return not _decodable() or codec in _decodable()
+
+
+def finite(value: Any) -> float | None:
+    """Return a finite number, None for anything else."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
