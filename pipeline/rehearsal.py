@@ -7,10 +7,11 @@ import time
 
 from pipeline.engine.fake import FakePrompt, attempt_of, fault_of
 from pipeline.errors import ItemError
-from pipeline.front_end import Work, fetch
+from pipeline.front_end import fetch
 from pipeline.job import Rehearsal
 from pipeline.media.ladder import Forecast
 from pipeline.records import AudioStream, Item, MediaFacts, Prepared
+from pipeline.work import Work
 
 _FACTS = MediaFacts("audio", "rehearsal", 2.0, AudioStream(0, "rehearsal", 16_000, 1, 0.0, 2.0), None)
 _AUDIO_TOKENS, _PROMPT_TOKENS = 26, 126

@@ -1,0 +1,161 @@
+"""A recording is looked at in its time and by its true length, and lost sound or pictures are an error."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ItemError
+from pipeline.job import FrontEnd as Limits
+from pipeline.job import Media
+from pipeline.media.ladder import SAFETY, Forecast, source_gigapixels
+from pipeline.media.looking import Looker, Pace, _check_senses
+from pipeline.records import Item, Prepared
+from pipeline.work import Work
+from tests.engine.test_vllm import recording
+from tests.media.conftest import MakeClip
+
+CLIPS = Path(__file__).parents[2] / "jobs" / "demo" / "clips"
+BUDGET = 30_000
+
+
+def looked_at(
+    path: Path, budget_s: float = 60.0, forecast: Forecast | None = None, decode_timeout_s: float = 40.0
+) -> Prepared:
+    """Return what a new worker knows of a file once it has looked at it."""
+    work = Work(budget_s)
+    looker = Looker(Media(), Limits(decode_timeout_s=decode_timeout_s), BUDGET)
+    looker.look(Item("item", str(path), os.fsencode(path), 1, 1, "key"), work, forecast)
+    return work.prepared
+
+
+def test_a_live_recording_without_a_length_is_measured_before_it_is_planned(tmp_path: Path) -> None:
+    """A pipe cannot be rewound to write the length into the header."""
+    live = tmp_path / "live.webm"
+    command = f"ffmpeg -loglevel error -i '{CLIPS / 'screen.webm'}' -c copy -f webm -live 1 - > '{live}'"
+    assert os.system(command) == 0
+    prepared = looked_at(live)
+    assert prepared.duration_s == pytest.approx(6.0, abs=0.2)
+    assert prepared.coverage == 1.0 and prepared.frames >= 12
+
+
+@pytest.mark.parametrize(("lost", "code"), [("pcm", "audio_lost"), ("frames", "video_lost")])
+def test_sound_or_pictures_that_cannot_be_decoded_make_an_error_and_no_half_answer(lost: str, code: str) -> None:
+    facts, _, decoded = recording(3.0)
+    _check_senses(facts, decoded)
+    halved = replace(decoded, **{lost: getattr(decoded, lost)[:0]})
+    with pytest.raises(ItemError) as caught:
+        _check_senses(facts, halved)
+    assert caught.value.code == code
+
+
+def test_a_recording_whose_decoding_would_be_cut_off_is_looked_at_in_part() -> None:
+    clip = CLIPS / "telescope_mirror.mp4"
+    whole = looked_at(clip, 600.0, Forecast(), decode_timeout_s=20.0)
+    assert whole.lesser_look is None and whole.facts is not None and whole.plan is not None
+    slow = Forecast(decode_s_per_gigapixel=40.0 / SAFETY / source_gigapixels(whole.facts, whole.plan))
+    part = looked_at(clip, 600.0, slow, decode_timeout_s=20.0)
+    assert not part.short_answer and part.coverage == pytest.approx(0.5, abs=0.1)
+    assert part.lesser_look is not None and "front_end.decode_timeout_s allows 20 s" in part.lesser_look
+
+
+def test_a_recording_whose_decoding_was_cut_off_is_looked_at_in_part(make_clip: MakeClip) -> None:
+    sources = ("-f", "lavfi", "-i", "testsrc2=size=1280x720:rate=25", "-f", "lavfi", "-i", "sine", "-t", "10")
+    coded = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-g", "25")
+    once = make_clip("once.mp4", *sources, *coded)
+    path = make_clip("long.mp4", "-stream_loop", "4", "-i", str(once), "-c", "copy")
+    hopeful = Forecast(decode_s_per_gigapixel=0.001)
+    whole = looked_at(path, 600.0, hopeful)
+    assert whole.lesser_look is None and whole.phases.decode_s is not None
+    too_short_s = 0.6 * whole.phases.decode_s
+    part = looked_at(path, 600.0, hopeful, decode_timeout_s=too_short_s)
+    assert part.error_code is None and part.coverage == pytest.approx(0.25, abs=0.1)
+    assert part.lesser_look is not None and "decoding more did not end in" in part.lesser_look
+    # Without a forecast nothing less than the whole is an answer.
+    with pytest.raises(ItemError) as caught:
+        looked_at(path, 600.0, decode_timeout_s=too_short_s)
+    assert caught.value.code == "decode_timeout"
+
+
+def test_with_little_time_left_less_is_looked_at_and_said() -> None:
+    clip = CLIPS / "telescope_mirror.mp4"
+    whole = looked_at(clip, 60.0, Forecast())
+    assert whole.lesser_look is None and not whole.short_answer and whole.plan is not None
+    tokens = whole.plan.audio_tokens + whole.plan.video_tokens
+    slow = Forecast(engine_tokens_per_s=tokens / 25.0, generate_s=1.0, short_generate_s=1.0)
+    less = looked_at(clip, 20.0, slow)
+    assert less.lesser_look is not None and "half the frames" in less.lesser_look
+    assert 0 < less.frames < whole.frames
+    least = looked_at(clip, 5.0, slow)
+    assert least.coverage is not None and least.coverage < 0.5
+    assert least.duration_s == pytest.approx(whole.duration_s, rel=0.1)
+    assert least.plan is not None and 0 < least.plan.audio_tokens < whole.plan.audio_tokens / 2
+
+
+def test_a_recording_that_goes_on_beyond_its_header_is_heard_to_its_end(make_clip: MakeClip, tmp_path: Path) -> None:
+    """One Ogg stream after another in one file: the header tells of the first alone."""
+    first = make_clip("first.ogg", "-f", "lavfi", "-i", "sine=f=440:r=44100:d=2", "-c:a", "libvorbis")
+    second = make_clip("second.ogg", "-f", "lavfi", "-i", "sine=f=880:r=16000:d=9", "-c:a", "libvorbis")
+    (tmp_path / "chained.ogg").write_bytes(first.read_bytes() + second.read_bytes())
+    seen = looked_at(tmp_path / "chained.ogg")
+    assert seen.duration_s == pytest.approx(11.0, abs=0.1) and seen.coverage == 1.0
+    assert [remark.code for remark in seen.remarks] == ["wrong_duration"]
+
+
+def test_a_header_that_claims_hours_for_seconds_wastes_no_window(make_clip: MakeClip, tmp_path: Path) -> None:
+    data = make_clip("tone.flac", "-f", "lavfi", "-i", "sine=f=440:r=8000:d=20").read_bytes()
+    at = data.index(b"fLaC") + 8 + 13  # STREAMINFO's number of samples: 36 bits
+    claim = (3600 * 8000).to_bytes(5, "big")
+    (tmp_path / "claims.flac").write_bytes(data[:at] + bytes([data[at] & 0xF0 | claim[0]]) + claim[1:] + data[at + 5 :])
+    seen = looked_at(tmp_path / "claims.flac")
+    assert seen.plan is not None and len(seen.plan.windows) == 1
+    assert seen.duration_s == pytest.approx(20.0, abs=0.1)
+    assert [remark.code for remark in seen.remarks] == ["partial_decode"]
+    assert "claims 3600.0 s, 20.0 s are there" in seen.remarks[0].text
+
+
+def test_a_file_cut_short_says_how_much_is_there(make_clip: MakeClip, tmp_path: Path) -> None:
+    pictures = ("-f", "lavfi", "-i", "testsrc2=s=160x96:r=10:d=8", "-movflags", "+faststart")
+    data = make_clip("whole.mp4", *pictures).read_bytes()
+    (tmp_path / "cut.mp4").write_bytes(data[: len(data) // 2])
+    seen = looked_at(tmp_path / "cut.mp4")
+    assert seen.coverage is not None and 0.2 < seen.coverage < 0.8
+    assert seen.duration_s is not None and seen.coverage == pytest.approx(seen.duration_s / 8.0, abs=0.05)
+    assert all(remark.code == "partial_decode" for remark in seen.remarks) and "claims 8.0 s" in seen.remarks[0].text
+
+
+def test_a_second_look_that_fails_leaves_the_first(
+    make_clip: MakeClip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures = ("-f", "lavfi", "-i", "testsrc2=s=160x96:r=10:d=8", "-movflags", "+faststart")
+    data = make_clip("whole.mp4", *pictures).read_bytes()
+    (tmp_path / "cut.mp4").write_bytes(data[: len(data) // 2])
+
+    def too_slow(*_: object) -> None:
+        raise ItemError("deadline", "no time")
+
+    monkeypatch.setattr("pipeline.media.looking.measured_duration_s", too_slow)
+    seen = looked_at(tmp_path / "cut.mp4")
+    assert seen.frames > 0 and seen.coverage is not None and seen.coverage < 0.8
+
+
+def test_a_worker_learns_its_pace_from_what_is_long_enough_to_tell() -> None:
+    facts, chosen, _ = recording(20.0)
+    assert facts.video is not None
+    large = replace(facts, video=replace(facts.video, width=1920, height=1080, frame_rate_hz=25.0))
+    pace, assumed = Pace(), Forecast()
+    pace.decoded(facts, chosen, 3.0)  # 64x64: tells only how long ffmpeg takes to start
+    assert pace.applied(assumed) == assumed
+    for spent_s in (2.0, 6.0, 4.0):
+        pace.decoded(large, chosen, spent_s)
+    gigapixels = 1920 * 1080 * 25 * 20 / 1e9
+    assert pace.applied(assumed).decode_s_per_gigapixel == pytest.approx(6.0 / gigapixels)
+    for _ in range(5):
+        pace.decoded(large, chosen, 1.0)
+    assert pace.applied(assumed).decode_s_per_gigapixel == pytest.approx(1.0 / gigapixels)
+    pace.rendered(50, 1.0)
+    pace.rendered(1000, 0.3)
+    assert pace.applied(assumed).render_s_per_kilotoken == pytest.approx(0.3)
