@@ -42,7 +42,7 @@ lint: $(INSTALLED) ## style, format, types and import rules
 train-embedded: setup ## train the embedded model anew (an hour on two cores; fetches recordings from Debian packages)
 	@$(PY) -m pipeline.embedded
 
-schemas: $(INSTALLED) ## write schemas/*.schema.json anew from the code
+schemas: $(INSTALLED) ## write schemas/ anew from the code
 	@$(PY) -m pipeline.schemas
 
 clean: ## remove the demo's output, what training left and caches; keeps .venv and every other output
