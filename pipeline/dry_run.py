@@ -13,6 +13,7 @@ from pipeline.job import Job
 from pipeline.ledger import Todo, check_fingerprints, decide, describe, read_ledger
 from pipeline.media.plan import plan
 from pipeline.media.probe import check_file, probe
+from pipeline.media.sandbox import check_sandbox
 from pipeline.records import Item, Plan
 from pipeline.resolve import Resolved, resolve
 from pipeline.selection import EVERYTHING, Selection
@@ -54,6 +55,8 @@ def dry_run(job: Job, out: TextIO, selection: Selection = EVERYTHING) -> int:
     out.write(f"{asked} known-answer clips are asked first\n" if asked else f"{NO_CANARIES}\n")
     out.write(f"retry {selection.retry}, shard {selection.shard or '1/1'}\n")
     out.write(f"{items} items, {_counted(todo)}, {items - todo.total()} done before\n")
+    if (unconfined := check_sandbox(job.front_end.sandbox)) is not None:
+        out.write(f"{unconfined}\n")
     for item in first:
         out.write(f"  {item.uri}\n    {_plan_line(item, resolved)}\n")
     return 0

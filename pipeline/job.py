@@ -151,6 +151,13 @@ class FrontEnd(Settings):
     """Longest time ffmpeg may take for one item, seconds."""
     probe_timeout_s: float = Field(default=10.0, gt=0)
     """Longest time ffprobe may take for one item, seconds."""
+    decoder_memory_gib: float = Field(default=3.0, ge=0.5, le=1024)
+    """Most memory (address space) that ffmpeg may take for one item, GiB."""
+    max_pixels: int = Field(default=134_217_728, ge=1024, le=2**31)
+    """Largest picture or video frame that is decoded, pixels; larger ones become an error row `too_many_pixels`."""
+    sandbox: Literal["auto", "required", "off"] = "auto"
+    """Whether ffmpeg is closed in by bubblewrap: no network, no file but the recording. `auto` does without where the
+    system does not permit it, and says so; `required` refuses to run then."""
 
 
 class Sla(Settings):

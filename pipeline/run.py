@@ -34,6 +34,7 @@ from pipeline.hardware.memory import keep_memory_level, total_bytes
 from pipeline.job import Job
 from pipeline.ledger import Ledger, check_fingerprints, describe, read_ledger
 from pipeline.lock import lock_output, run_folder
+from pipeline.media.sandbox import check_sandbox
 from pipeline.progress import Progress, Tally, open_progress
 from pipeline.records import Item, JsonObject
 from pipeline.resolve import Resolved, resolve
@@ -70,6 +71,7 @@ def run_job(job: Job, console: Console, selection: Selection = EVERYTHING) -> in
     keep_memory_level()
     check_source(job.source)
     resolved = resolve(job)
+    unconfined = check_sandbox(job.front_end.sandbox) if job.rehearsal is None else None
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     with lock_output(job.output.path, run_id) as dead:
         ledger = read_ledger(job.output.path)
@@ -80,6 +82,9 @@ def run_job(job: Job, console: Console, selection: Selection = EVERYTHING) -> in
         with EventLog(folder / "events.jsonl") as events, open_progress(console) as progress:
             if dead is not None:
                 progress.say(f"{job.name}: run {dead.get('run_id')} ended without letting go of the output; going on")
+            if unconfined is not None:
+                events.write("decoder_not_closed_in", message=unconfined)
+                progress.say(f"{job.name}: {unconfined}")
             # Ray prints there what it knows of workers that died; a person reads ours.
             with redirect_stdout(events.as_stream("ray")):
                 return asyncio.run(_run(resolved, ledger, selection, run_id, folder, events, progress))

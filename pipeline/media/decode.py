@@ -18,6 +18,7 @@ from pipeline.media import pictures, sound
 from pipeline.media.completeness import MORE_S, Found, completeness
 from pipeline.media.probe import common_start_s
 from pipeline.media.process import Log, Sink, TimedOut, opened, plain, run
+from pipeline.media.sandbox import CONFINED, Confinement
 from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, Remark, Window
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class _Pass:
 class _Reader:
     """One opened recording, and how its windows are read."""
 
-    def __init__(self, fd: int, facts: MediaFacts, plan: Plan, deadline: float) -> None:
-        self.fd, self.facts, self.plan, self.deadline = fd, facts, plan, deadline
+    def __init__(self, fd: int, facts: MediaFacts, plan: Plan, deadline: float, confinement: Confinement) -> None:
+        self.fd, self.facts, self.plan, self.deadline, self.confinement = fd, facts, plan, deadline, confinement
         self.start_s = common_start_s(facts.audio, facts.video)
         self.frames_each = plan.frames // len(plan.windows)
 
@@ -87,7 +88,7 @@ class _Reader:
             return [str(argument) for argument in stream.compile()]
 
         try:
-            status = run(argv, self.fd, sinks, log, self.deadline)
+            status = run(argv, self.fd, sinks, log, self.deadline, self.confinement)
         except TimedOut:
             raise ItemError("decode_timeout", "ffmpeg did not finish in time and was stopped") from None
         used = [sink.used for sink in sinks]
@@ -101,6 +102,7 @@ class _Reader:
             "protocol_whitelist": "file,pipe",
             "format_whitelist": self.facts.container,
             "threads": 1,
+            "max_pixels": self.confinement.max_pixels,
             # A changed picture size must not begin the frame clock anew; `scale` follows the change itself.
             "reinit_filter:v": 0,
         }
@@ -158,7 +160,9 @@ class _Reader:
         )
 
 
-def decode(path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float) -> Decoded:
+def decode(
+    path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float, confinement: Confinement = CONFINED
+) -> Decoded:
     """Return the sound and pictures of the plan's windows, put end to end.
 
     PCM is padded with zeros to whole tokens (1280 samples), frames to an even count by repeating the last. A
@@ -166,7 +170,7 @@ def decode(path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float) -> Deco
     goes on beyond its claimed end. Raises ItemError decode_failed or decode_timeout.
     """
     with opened(path) as fd:
-        reader = _Reader(fd, facts, plan, time.monotonic() + timeout_s)
+        reader = _Reader(fd, facts, plan, time.monotonic() + timeout_s, confinement)
         whole = len(plan.windows) == 1 and plan.duration_known and plan.coverage == 1.0
         passes = [reader.window(window, MORE_S if whole else 0.0) for window in plan.windows]
         if not any(part.pcm.size or part.frames.size for part in passes):

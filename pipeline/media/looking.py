@@ -18,6 +18,7 @@ from pipeline.media.decode import decode
 from pipeline.media.ladder import Forecast, Look, choose, describe, glimpse, looked_at_s, source_gigapixels
 from pipeline.media.plan import plan
 from pipeline.media.probe import measured, measured_duration_s, probe
+from pipeline.media.sandbox import Confinement
 from pipeline.records import Decoded, Item, MediaFacts, Plan, Remark
 from pipeline.work import Work
 
@@ -47,6 +48,7 @@ class Looker:
 
     def __init__(self, media: Media, limits: FrontEndSettings, token_budget: int) -> None:
         self._media, self._limits, self._token_budget = media, limits, token_budget
+        self._confinement = Confinement(round(limits.decoder_memory_gib * 2**30), limits.max_pixels, limits.sandbox)
         self.pace = Pace()
 
     def look(self, item: Item, work: Work, forecast: Forecast | None) -> Seen:
@@ -55,7 +57,7 @@ class Looker:
         With a forecast, less is looked at if the whole would take longer than the time left. Raises ItemError.
         """
         limit_s = self._limits.probe_timeout_s
-        facts = work.timed("probe_s", lambda: probe(item.path, work.at_most(limit_s)))
+        facts = work.timed("probe_s", lambda: probe(item.path, work.at_most(limit_s), self._confinement))
         unclaimed = facts.duration_s is None
         if unclaimed and facts.kind != "image":  # live recordings carry no length; without it there is no frame rate
             facts = replace(facts, duration_s=self._measured_s(item, facts, work))
@@ -75,7 +77,7 @@ class Looker:
     def _measured_s(self, item: Item, facts: MediaFacts, work: Work) -> float | None:
         """Return the recording's length by its packets, None if that takes too long."""
         limit_s = work.at_most(self._limits.probe_timeout_s)
-        return work.timed("probe_s", lambda: measured_duration_s(item.path, facts, limit_s))
+        return work.timed("probe_s", lambda: measured_duration_s(item.path, facts, limit_s, self._confinement))
 
     def _in_time(self, item: Item, facts: MediaFacts, work: Work, forecast: Forecast | None) -> Seen:
         """Return what was decoded; of a glimpse if the look chosen first took too long."""
@@ -121,7 +123,7 @@ class Looker:
         if look.name != "full":
             work.learn(short_answer=look.short_answer, lesser_look=describe(look))
         limit_s, begun = work.at_most(self._limits.decode_timeout_s), time.monotonic()
-        decoded = work.timed("decode_s", lambda: decode(item.path, facts, chosen, limit_s))
+        decoded = work.timed("decode_s", lambda: decode(item.path, facts, chosen, limit_s, self._confinement))
         self.pace.decoded(facts, chosen, time.monotonic() - begun)
         return Seen(facts, chosen, decoded, *_length(facts, chosen, decoded))
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from pipeline.errors import ItemError
 from pipeline.media.process import Collected, Log, TimedOut, opened, run
+from pipeline.media.sandbox import CONFINED, Confinement
 from pipeline.media.tracks import choose, finite
 from pipeline.records import AudioStream, JsonObject, MediaFacts, MediaKind, Remark, VideoStream
 
@@ -76,7 +77,7 @@ def check_file(path: bytes) -> int:
     return status.st_size
 
 
-def probe(path: bytes, timeout_s: float) -> MediaFacts:
+def probe(path: bytes, timeout_s: float, confinement: Confinement = CONFINED) -> MediaFacts:
     """Return what the headers say of a file, with nothing invented where they say nothing.
 
     Raises ItemError probe_timeout, not_media, playlist_refused, encrypted, or one of `check_file`'s or of
@@ -92,7 +93,9 @@ def probe(path: bytes, timeout_s: float) -> MediaFacts:
     return facts
 
 
-def measured_duration_s(path: bytes, facts: MediaFacts, timeout_s: float) -> float | None:
+def measured_duration_s(
+    path: bytes, facts: MediaFacts, timeout_s: float, confinement: Confinement = CONFINED
+) -> float | None:
     """Return the length found by reading every packet, decoding none: for recordings whose header claims
     none.
 
@@ -119,7 +122,7 @@ def measured_duration_s(path: bytes, facts: MediaFacts, timeout_s: float) -> flo
 
     try:
         with opened(path) as fd:
-            run(lambda names: argv(names, fd), fd, [last], Log(), time.monotonic() + timeout_s)
+            run(lambda names: argv(names, fd), fd, [last], Log(), time.monotonic() + timeout_s, confinement)
     except TimedOut:
         return None
     times = re.findall(rb"out_time_us=(\d+)", bytes(last.data))

@@ -1,4 +1,4 @@
-"""Runs ffmpeg and ffprobe on one opened file: own session, bounded memory, killed as a group at the timeout.
+"""Runs ffmpeg and ffprobe on one opened file: confined, in a session of their own, killed as a group at the timeout.
 
 The file is opened here and reaches the program as `/dev/fd/N`: its name, whatever bytes it holds, is never
 parsed (printf patterns, protocols, options, extensions), and what was checked is what is read. Never uses a
@@ -22,9 +22,12 @@ from fcntl import F_SETPIPE_SZ, fcntl
 from typing import Protocol
 
 from pipeline.errors import ItemError
+from pipeline.media.sandbox import CONFINED, Confinement, confined, environment
 
 READ_BYTES = 1 << 20
 KEPT_LINES = 8
+_CPU_SHARE = 2.0
+_NO_MEMORY = "Cannot allocate memory"
 LINE_CHARACTERS = 240
 
 _TAG = re.compile(r"^(?:\[[^\]]* @ 0x[0-9a-f]+\] ?)*\[(\w+)\] (.*)$")
@@ -138,19 +141,24 @@ def run(
     takers: Sequence[Taker],
     log: Log,
     deadline: float,
+    confinement: Confinement = CONFINED,
+    folders: Iterable[str] = (),
 ) -> int:
     """Run a program to its end, give its outputs to `takers`, its messages to `log`, and return its exit
     status.
 
-    `argv_for` gets the outputs' names (`pipe:1`, `pipe:N`), in the order of `takers`. `deadline` is on the
-    clock of `time.monotonic`; then the whole process group is killed. Raises TimedOut.
+    `argv_for` gets the outputs' names (`pipe:1`, `pipe:N`), in the order of `takers`; `folders` is what the program
+    reads beside the file and the system's libraries. `deadline` is on the clock of `time.monotonic`; then the whole
+    process group is killed. Raises TimedOut, or ItemError decoder_limit if it took too much memory or CPU time.
     """
     pipes = [os.pipe() for _ in (*takers, log)]
     readers, writers = [read for read, _ in pipes], [write for _, write in pipes]
     names = ["pipe:1", *(f"pipe:{fd}" for fd in writers[1:-1])]
+    cpu_s = _CPU_SHARE * max(1.0, deadline - time.monotonic())
     try:
         process = subprocess.Popen(
-            argv_for(names),
+            confined(argv_for(names), source_fd, confinement, cpu_s, folders),
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=writers[0],
             stderr=writers[-1],
@@ -163,7 +171,7 @@ def run(
     _close(writers)
     try:
         _drain(dict(zip(readers, (*takers, log), strict=True)), deadline)
-        return process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        status = process.wait(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         raise TimedOut from None
     finally:
@@ -171,6 +179,14 @@ def run(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         _close(readers)
+    if status in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
+        raise ItemError(
+            "decoder_limit", f"{argv_for(names)[0]} took more than {cpu_s:.0f} s of CPU time and was stopped"
+        )
+    if status and any(_NO_MEMORY in line for line in log.last):
+        allowed_gib = confinement.memory_bytes / 2**30
+        raise ItemError("decoder_limit", f"{argv_for(names)[0]} wanted more than {allowed_gib:g} GiB of memory")
+    return status
 
 
 def _drain(takers: dict[int, Taker], deadline: float) -> None:
