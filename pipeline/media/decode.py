@@ -71,7 +71,9 @@ class _Reader:
         """Run ffmpeg once. Raises ItemError decode_timeout."""
         plan = self.plan
         pcm = np.empty(round((window.duration_s + extra_s) * SAMPLE_RATE_HZ) if hears else 0, np.float32)
-        frames = np.empty((self.frames_each if sees else 0, plan.height, plan.width, 3), np.uint8)
+        video = self.facts.video
+        colours = 4 if video is not None and video.alpha else 3
+        frames = np.empty((self.frames_each if sees else 0, plan.height, plan.width, colours), np.uint8)
         sinks = [Sink(memoryview(part.reshape(-1).view(np.uint8).data)) for part in (pcm, frames) if part.size]
         log = Log()
 
@@ -94,7 +96,9 @@ class _Reader:
             raise ItemError("decode_timeout", "ffmpeg did not finish in time and was stopped") from None
         used = [sink.used for sink in sinks]
         found_pcm = pcm[: used.pop(0) // pcm.itemsize] if pcm.size else pcm
-        found_frames = frames[: used.pop(0) // (plan.height * plan.width * 3)] if frames.size else frames
+        found_frames = frames[: used.pop(0) // frames[0].size] if frames.size else frames
+        if video is not None and video.alpha:
+            found_frames = pictures.over_grey(found_frames, pictures.premultiplied(plan, video))
         return _Pass(found_pcm, found_frames, log, status)
 
     def _input(self, window: Window) -> ffmpeg.nodes.FilterableStream:
@@ -105,6 +109,7 @@ class _Reader:
             "threads": 1,
             # A changed picture size must not begin the frame clock anew; `scale` follows the change itself.
             "reinit_filter:v": 0,
+            "noautorotate": None,  # turned after scaling, where it costs little
         }
         if window.start_s > 0:
             options["ss"] = plain(self.start_s + window.start_s)
@@ -152,8 +157,8 @@ class _Reader:
             name,
             **{
                 "format": "rawvideo",
-                "pix_fmt": "rgb24",
-                "vf": ",".join(pictures.filters(self.plan, shift_s)),
+                "pix_fmt": pictures.pixel_format(self.facts.video),
+                "vf": ",".join(pictures.filters(self.plan, self.facts.video, shift_s)),
                 "frames:v": frames,
                 **ends,
             },
@@ -178,6 +183,8 @@ def decode(path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float) -> Deco
     seen = pictures.joined([part.frames for part in passes], plan)
     lost = [*_lost(heard, seen, plan), *_early(passes, plan, decoded_s), *_silent(passes, reader), *_errors(passes)]
     remarks = [*(Remark("partial_decode", text) for text in lost), *mended]
+    if facts.video is not None and len(seen):
+        remarks += pictures.remarks(facts.video)
     rate_hz = plan.frame_rate_hz or 1.0
     times_s = np.arange(len(seen), dtype=np.float64) / rate_hz
     return Decoded(pcm=heard, frames=seen, times_s=times_s, decoded_s=decoded_s, remarks=tuple(remarks))

@@ -38,8 +38,8 @@ SINGLE_FILE_DEMUXERS = ",".join(_DEMUXERS.split() + [f"{name}_pipe" for name in 
 _SHOWN = (
     "format=format_name,start_time,duration,size"
     ":stream=index,codec_type,codec_name,width,height,sample_aspect_ratio,avg_frame_rate,sample_rate,channels"
-    ",start_time,duration,nb_frames"
-    ":stream_disposition=attached_pic,default:stream_tags=rotate:stream_side_data=rotation"
+    ",start_time,duration,nb_frames,pix_fmt,field_order,color_transfer"
+    ":stream_disposition=attached_pic,default:stream_tags=rotate:stream_side_data=displaymatrix"
     ":packet=stream_index:packet_side_data=side_data_type"
 )
 _FIRST_PACKETS = "%+#32"
@@ -49,6 +49,17 @@ _LONGEST_CLAIM_S = 366 * 86_400.0
 _FEWEST_BITS_PER_S = {"audio": 4.0, "video": 64.0}
 _SAMPLE_RATES_HZ = (1_000, 1_000_000)
 _PIXEL_ASPECTS = (0.1, 10.0)
+_FIELD_ORDERS = frozenset({"tt", "bb", "tb", "bt"})
+_FIELDS_IN_FRAMES = frozenset({"cavs", "mjpeg", "mpeg4", "vc1", "wmv3"})
+"""Codecs whose decoders say frame by frame, not in the header, whether a frame holds two fields."""
+_HDR_TRANSFERS = frozenset({"smpte2084", "arib-std-b67"})
+_ALPHA = re.compile(r"(yuva|gbrap|ya\d|pal8|rgba|bgra|argb|abgr)")
+QUARTER_TURNED = frozenset({5, 6, 7, 8})
+"""EXIF orientations that swap width and height."""
+_QUARTER_TURN = 20
+"""A matrix is a quarter turn if what lies in its axes is that many times what lies off them."""
+_STRAIGHT = {(True, True): 1, (False, True): 2, (False, False): 3, (True, False): 4}
+_TURNED = {(True, True): 5, (True, False): 6, (False, False): 7, (False, True): 8}
 
 
 def check_file(path: bytes) -> int:
@@ -81,8 +92,8 @@ def probe(path: bytes, timeout_s: float) -> MediaFacts:
     with opened(path) as fd:
         answer = _ffprobe(fd, ["-show_entries", _SHOWN, "-read_intervals", _FIRST_PACKETS], deadline)
         facts = _facts(answer)
-        if facts.kind == "image" and _quarter_turned(_first_picture(fd, deadline)):
-            return _turned(facts)
+        if facts.video is not None and (facts.kind == "image" or _unsure_of_fields(facts.video, answer)):
+            return _refined(facts, facts.video, _first_picture(fd, facts.video.index, deadline))
     return facts
 
 
@@ -145,10 +156,11 @@ def _plain(message: str) -> str:
     return "a playlist, or a format that is not screened" if "not on whitelist" in message else message
 
 
-def _first_picture(fd: int, deadline: float) -> JsonObject:
+def _first_picture(fd: int, index: int, deadline: float) -> JsonObject:
     """Return the first decoded picture's fields; empty if none decodes (the decoder will say so)."""
-    shown = "format=format_name:frame=media_type:frame_side_data=rotation"
-    frames = _ffprobe(fd, ["-show_entries", shown, "-read_intervals", "%+#1"], deadline).get("frames", [])
+    shown = "format=format_name:frame=interlaced_frame:frame_tags=Orientation:frame_side_data=displaymatrix"
+    only_pictures = ["-select_streams", str(index), "-show_entries", shown, "-read_intervals", "%+#2"]
+    frames = _ffprobe(fd, only_pictures, deadline).get("frames", [])
     return dict(frames[0]) if frames else {}
 
 
@@ -250,7 +262,8 @@ def _audio(stream: JsonObject | None, zero_s: float) -> AudioStream | None:
 def _video(stream: JsonObject | None, zero_s: float) -> VideoStream | None:
     if stream is None:
         return None
-    width, height = _displayed_size(stream)
+    orientation = _orientation(stream)
+    width, height = _displayed_size(stream, orientation)
     return VideoStream(
         index=int(stream["index"]),
         codec=str(stream["codec_name"]),
@@ -259,31 +272,64 @@ def _video(stream: JsonObject | None, zero_s: float) -> VideoStream | None:
         frame_rate_hz=_sane(_ratio(stream.get("avg_frame_rate"), "/"), 1_000.0),
         start_s=_start_s(stream, zero_s),
         duration_s=_sane(_number(stream.get("duration")), _LONGEST_CLAIM_S),
+        interlaced=stream.get("field_order") in _FIELD_ORDERS or stream["codec_name"] == "dvvideo",
+        hdr=stream.get("color_transfer") in _HDR_TRANSFERS,
+        orientation=orientation,
+        alpha=_ALPHA.match(str(stream.get("pix_fmt"))) is not None,
     )
 
 
-def _displayed_size(stream: JsonObject) -> tuple[int, int]:
+def _displayed_size(stream: JsonObject, orientation: int) -> tuple[int, int]:
     """Return width and height in pixels after pixel aspect and rotation."""
     width, height = int(stream["width"]), int(stream["height"])
     aspect = _ratio(stream.get("sample_aspect_ratio"), ":")
     if aspect is not None and _PIXEL_ASPECTS[0] <= aspect <= _PIXEL_ASPECTS[1]:
         width = max(1, round(width * aspect))
-    return (height, width) if _quarter_turned(stream) else (width, height)
+    return (height, width) if orientation in QUARTER_TURNED else (width, height)
 
 
-def _quarter_turned(holder: JsonObject) -> bool:
-    """Return whether the display matrix (or the old `rotate` tag) of a stream or frame turns it by 90 or 270
-    degrees."""
-    angles = [entry.get("rotation") for entry in holder.get("side_data_list", [])]
-    angles.append(holder.get("tags", {}).get("rotate"))
-    angle = next((number for value in angles if (number := _number(value)) is not None), 0.0)
-    return abs(abs(angle) % 180 - 90) < 1
+def _orientation(holder: JsonObject) -> int:
+    """Return the EXIF orientation (1..8) of a stream or frame: of its display matrix, else of an `Orientation` or the
+    old `rotate` tag (degrees clockwise). A matrix that is no quarter turn (oblique, zero, garbage) turns nothing."""
+    matrices = [entry["displaymatrix"] for entry in holder.get("side_data_list", []) if "displaymatrix" in entry]
+    if matrices:
+        return _orientation_of(matrices[0])
+    tags = holder.get("tags", {})
+    exif = _number(tags.get("Orientation"))
+    if exif is not None:
+        return int(exif) if exif in range(1, 9) else 1
+    return {90.0: 6, 180.0: 3, 270.0: 8}.get((_number(tags.get("rotate")) or 0.0) % 360, 1)
 
 
-def _turned(facts: MediaFacts) -> MediaFacts:
-    """Return the facts with width and height swapped."""
-    video = facts.video
-    return facts if video is None else replace(facts, video=replace(video, width=video.height, height=video.width))
+def _orientation_of(matrix: str) -> int:
+    """Return the EXIF orientation of a display matrix in ffprobe's print: a pixel's (x, y) goes to
+    (a x + c y, b x + d y), of which the rows hold a b u, c d v, x y w (ISO/IEC 14496-12, 6.2.2)."""
+    rows = [
+        [int(number) for number in re.findall(r"-?\d+", row.partition(":")[2])] for row in matrix.split("\n") if row
+    ]
+    if len(rows) < 2 or any(len(row) != 3 for row in rows):
+        return 1
+    (a, b, _), (c, d, _) = rows[:2]
+    straight, turned = min(abs(a), abs(d)), min(abs(b), abs(c))
+    if straight > _QUARTER_TURN * max(abs(b), abs(c)):
+        return _STRAIGHT[a > 0, d > 0]
+    return _TURNED[b > 0, c > 0] if turned > _QUARTER_TURN * max(abs(a), abs(d)) else 1
+
+
+def _unsure_of_fields(video: VideoStream, answer: JsonObject) -> bool:
+    """Return whether only a decoded frame tells if the track is interlaced."""
+    stream = next(s for s in answer["streams"] if s["index"] == video.index)
+    return video.codec in _FIELDS_IN_FRAMES and stream.get("field_order", "unknown") == "unknown"
+
+
+def _refined(facts: MediaFacts, video: VideoStream, frame: JsonObject) -> MediaFacts:
+    """Return the facts with what the first decoded frame says: fields, and a still picture's own orientation."""
+    video = replace(video, interlaced=video.interlaced or bool(frame.get("interlaced_frame")))
+    if facts.kind == "image" and video.orientation == 1:
+        video = replace(video, orientation=_orientation(frame))
+        if video.orientation in QUARTER_TURNED:
+            video = replace(video, width=video.height, height=video.width)
+    return replace(facts, video=video)
 
 
 def _kind(container: str, audio: AudioStream | None, video: VideoStream | None, stream: JsonObject | None) -> MediaKind:
