@@ -14,7 +14,7 @@ import ffmpeg
 import numpy as np
 
 from pipeline.errors import ItemError
-from pipeline.media import pictures, sound
+from pipeline.media import animated, pictures, sound
 from pipeline.media.probe import common_start_s
 from pipeline.media.process import Log, Sink, TimedOut, opened, plain, run
 from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, Remark, Window
@@ -52,6 +52,8 @@ class _Reader:
     def window(self, window: Window, extra_s: float) -> _Pass:
         """Return a window's sound and pictures; each alone if one made ffmpeg stop early."""
         hears, sees = self.plan.audio, self.plan.frames > 0
+        if self.facts.container in animated.CONTAINERS:
+            return self._drawn(window)
         both = self._pass(window, extra_s, hears, sees)
         if hears and not sees and both.status != 0 and not both.pcm.size:
             return self._pass(window, extra_s, True, False, channel=0)  # too many channels to mix
@@ -62,6 +64,14 @@ class _Reader:
         pcm = max(both.pcm, alone[0].pcm, key=len)
         frames = max(both.frames, alone[1].frames, key=len)
         return _Pass(pcm, frames, both.log, both.status)
+
+    def _drawn(self, window: Window) -> _Pass:
+        """Return a window's pictures where Pillow draws them. Raises ItemError decode_timeout."""
+        try:
+            frames, log, status = animated.frames(self.fd, self.plan, window, self.frames_each, self.deadline)
+        except TimedOut:
+            raise ItemError("decode_timeout", "Pillow did not finish in time and was stopped") from None
+        return _Pass(np.empty(0, np.float32), frames, log, status)
 
     def first_channel(self, window: Window) -> NDArray[np.float32]:
         """Return the first channel's sound."""
@@ -177,7 +187,7 @@ def decode(path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float) -> Deco
         whole = len(plan.windows) == 1 and plan.duration_known and plan.coverage == 1.0
         passes = [reader.window(window, _MORE_S if whole else 0.0) for window in plan.windows]
         if not any(part.pcm.size or part.frames.size for part in passes):
-            raise ItemError("decode_failed", f"ffmpeg gave nothing: {passes[0].log.reason()}")
+            raise ItemError("decode_failed", f"the decoder gave nothing: {passes[0].log.reason()}")
         decoded_s = sum(_length_s(part, plan, window) for part, window in zip(passes, plan.windows, strict=True))
         heard, mended = _heard(passes, reader)
     seen = pictures.joined([part.frames for part in passes], plan)
@@ -260,4 +270,4 @@ def _errors(passes: list[_Pass]) -> list[str]:
     if not count:
         return []
     last = next(part.log for part in reversed(passes) if part.log.errors)
-    return [f"ffmpeg reported {count} error{'s' if count > 1 else ''}, at last: {last.reason()}"]
+    return [f"The decoder reported {count} error{'s' if count > 1 else ''}, at last: {last.reason()}"]

@@ -14,10 +14,12 @@ import re
 import stat
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from pipeline.errors import ItemError
+from pipeline.media import animated
 from pipeline.media.process import Collected, Log, TimedOut, opened, run
 from pipeline.records import AudioStream, JsonObject, MediaFacts, MediaKind, VideoStream
 
@@ -90,7 +92,18 @@ def probe(path: bytes, timeout_s: float) -> MediaFacts:
     check_file(path)
     deadline = time.monotonic() + timeout_s
     with opened(path) as fd:
-        answer = _ffprobe(fd, ["-show_entries", _SHOWN, "-read_intervals", _FIRST_PACKETS], deadline)
+        if animated.is_animated_webp(fd):
+            return animated.probe_webp(fd, deadline)
+        if animated.still_brand(fd) == animated.AVIF:
+            with suppress(ItemError):  # ffmpeg before 7 gives no turn to one, and a second of time
+                return animated.probe_still(fd, deadline)
+        try:
+            answer = _ffprobe(fd, ["-show_entries", _SHOWN, "-read_intervals", _FIRST_PACKETS], deadline)
+        except ItemError as error:
+            if error.code != "not_media" or animated.still_brand(fd) is None:
+                raise
+            message = f"a HEIC, HEIF or AVIF picture that this ffmpeg cannot read; make it a JPEG ({error.message})"
+            raise ItemError("unsupported_codec", message) from None
         facts = _facts(answer)
         if facts.video is not None and (facts.kind == "image" or _unsure_of_fields(facts.video, answer)):
             return _refined(facts, facts.video, _first_picture(fd, facts.video.index, deadline))
