@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.errors import ItemError
 from pipeline.media import animated, pictures, sound
-from pipeline.media.probe import common_start_s
+from pipeline.media.probe import ALPHA_DECODERS, common_start_s
 from pipeline.media.process import Log, Sink, TimedOut, opened, plain, run
 from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, Remark, Window
 
@@ -121,6 +121,9 @@ class _Reader:
             "reinit_filter:v": 0,
             "noautorotate": None,  # turned after scaling, where it costs little
         }
+        video = self.facts.video
+        if video is not None and video.alpha and video.codec in ALPHA_DECODERS:
+            options["c:v"] = ALPHA_DECODERS[video.codec]
         if window.start_s > 0:
             options["ss"] = plain(self.start_s + window.start_s)
             options["noaccurate_seek"] = None  # the frame on screen at the start began before it

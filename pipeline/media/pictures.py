@@ -34,16 +34,17 @@ _UPRIGHT = {
 _WHITE_NITS = 203
 _PEAK_NITS = 1000
 _TONE_MAPPED = (
-    "format=yuv444p12",
-    f"zscale=transfer=linear:npl={_WHITE_NITS}:primaries=bt709",
+    "format=gbrp12",
+    f"zscale=matrixin=gbr:rangein=full:primariesin=2020:primaries=709:transfer=linear:npl={_WHITE_NITS}",
     "format=gbrpf32",
     f"tonemap=mobius:param=0.8:desat=0:peak={_PEAK_NITS / _WHITE_NITS:.3f}",
-    "zscale=transfer=bt709:range=full",
+    "zscale=transfer=709:range=full",
     "format=gbrp",
 )
-"""From PQ or HLG to BT.709: diffuse white is 203 cd/m2 (ITU-R BT.2408-7, table 1) and becomes white, up to four fifths
-of it brightness stays as it is, and what is above is bent so that 1000 cd/m2, HLG's nominal peak and the usual one of
-PQ masters, is the brightest that still shows a difference."""
+"""From PQ or HLG to BT.709. Diffuse white is 203 cd/m2 (ITU-R BT.2408-7, table 1) and becomes white; up to four
+fifths of it brightness stays as it is, and what is above is bent so that 1000 cd/m2, HLG's nominal peak and the usual
+one of PQ masters, is the brightest that still shows a difference. Primaries and matrix are those of BT.2100, whatever
+the tags say or leave out."""
 _ONE_SIZE = frozenset({"apng", "gif"})
 _GREY = 128
 
@@ -66,11 +67,13 @@ def filters(plan: Plan, video: VideoStream, shift_s: float) -> list[str]:
         chain += ["format=gbrap", "premultiply=inplace=1"]
     turned = video.orientation in QUARTER_TURNED
     width, height = (plan.height, plan.width) if turned else (plan.width, plan.height)
+    mapped = video.hdr and can_tone_map()
+    matrix = ":in_color_matrix=bt2020" if mapped else ""
     if video.interlaced:  # scaled field by field: `field` itself does not follow a change of the pictures' size
-        chain += [f"scale={width}:{2 * height}:interl=1:{_SCALER}", "field=type=top"]
+        chain += [f"scale={width}:{2 * height}:interl=1:{_SCALER}{matrix}", "field=type=top"]
     else:
-        chain.append(f"scale={width}:{height}:{_SCALER}")
-    if video.hdr and can_tone_map():
+        chain.append(f"scale={width}:{height}:{_SCALER}{matrix}")
+    if mapped:
         chain += _TONE_MAPPED
     return chain + _UPRIGHT[video.orientation]
 

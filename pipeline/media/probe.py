@@ -41,7 +41,7 @@ _SHOWN = (
     "format=format_name,start_time,duration,size"
     ":stream=index,codec_type,codec_name,width,height,sample_aspect_ratio,avg_frame_rate,sample_rate,channels"
     ",start_time,duration,nb_frames,pix_fmt,field_order,color_transfer"
-    ":stream_disposition=attached_pic,default:stream_tags=rotate:stream_side_data=displaymatrix"
+    ":stream_disposition=attached_pic,default:stream_tags=rotate,alpha_mode:stream_side_data=displaymatrix"
     ":packet=stream_index:packet_side_data=side_data_type"
 )
 _FIRST_PACKETS = "%+#32"
@@ -56,6 +56,8 @@ _FIELDS_IN_FRAMES = frozenset({"cavs", "mjpeg", "mpeg4", "vc1", "wmv3"})
 """Codecs whose decoders say frame by frame, not in the header, whether a frame holds two fields."""
 _HDR_TRANSFERS = frozenset({"smpte2084", "arib-std-b67"})
 _ALPHA = re.compile(r"(yuva|gbrap|ya\d|pal8|rgba|bgra|argb|abgr)")
+ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+"""ffmpeg's own decoders of these leave out the transparency that WebM keeps beside the pictures; libvpx's do not."""
 QUARTER_TURNED = frozenset({5, 6, 7, 8})
 """EXIF orientations that swap width and height."""
 _QUARTER_TURN = 20
@@ -233,8 +235,8 @@ def _encrypted(packets: list[JsonObject]) -> set[int]:
 
 
 @functools.cache
-def _decodable() -> frozenset[str]:
-    """Return the codecs this ffmpeg decodes; empty if it does not say."""
+def _listed() -> str:
+    """Return ffmpeg's list of codecs; empty if it does not say."""
     try:
         listed = subprocess.run(
             ["ffmpeg", "-hide_banner", "-codecs"],
@@ -244,12 +246,27 @@ def _decodable() -> frozenset[str]:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return frozenset()
-    return frozenset(re.findall(r"^ D[E.][VA]\S* (\S+)", listed.stdout.decode("utf-8", "replace"), re.MULTILINE))
+        return ""
+    return listed.stdout.decode("utf-8", "replace")
+
+
+@functools.cache
+def _decodable() -> frozenset[str]:
+    """Return the codecs this ffmpeg decodes; empty if it does not say."""
+    return frozenset(re.findall(r"^ D[E.][VA]\S* (\S+)", _listed(), re.MULTILINE))
 
 
 def _has_decoder(codec: str) -> bool:
     return not _decodable() or codec in _decodable()
+
+
+def _alpha(stream: JsonObject) -> bool:
+    """Return whether a stream's pixels may be transparent, and are decoded so."""
+    if _ALPHA.match(str(stream.get("pix_fmt"))):
+        return True
+    decoder = ALPHA_DECODERS.get(str(stream["codec_name"]))
+    tags = {name.lower(): value for name, value in stream.get("tags", {}).items()}
+    return decoder is not None and tags.get("alpha_mode") == "1" and f" {decoder} " in _listed()
 
 
 def _chosen(streams: list[JsonObject], kind: str) -> JsonObject | None:
@@ -288,7 +305,7 @@ def _video(stream: JsonObject | None, zero_s: float) -> VideoStream | None:
         interlaced=stream.get("field_order") in _FIELD_ORDERS or stream["codec_name"] == "dvvideo",
         hdr=stream.get("color_transfer") in _HDR_TRANSFERS,
         orientation=orientation,
-        alpha=_ALPHA.match(str(stream.get("pix_fmt"))) is not None,
+        alpha=_alpha(stream),
     )
 
 

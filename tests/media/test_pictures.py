@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from pipeline.errors import ItemError
 from pipeline.job import Image as ImageSettings
 from pipeline.job import Media, Video
 from pipeline.media import pictures
+from pipeline.media.decode import decode
 from pipeline.media.plan import plan
 from pipeline.media.probe import measured_duration_s, probe
 from tests.media.conftest import NUMBERED, MakeClip
@@ -261,6 +263,25 @@ def test_hdr_looks_like_its_sdr_original(make_clip: MakeClip, transfer: str) -> 
     assert 236 <= decoded.frames[0][32, 248].mean() <= 250  # the brightest white leaves room for highlights
 
 
+@pytest.mark.parametrize(
+    ("name", "pixels", "tags"),
+    [
+        ("untagged", "yuv420p10", "transfer=smpte2084"),
+        ("p3", "yuv420p10", "transfer=smpte2084:colorprim=smpte432:colormatrix=bt2020nc"),
+        ("ictcp", "yuv420p10", "transfer=smpte2084:colorprim=bt2020:colormatrix=ictcp"),
+        ("odd", "yuv420p10", "transfer=arib-std-b67:colorprim=film:colormatrix=fcc:range=full"),
+        ("rgb", "gbrp10", "transfer=smpte2084:colorprim=bt2020:colormatrix=gbr"),
+        ("8bit", "yuv420p", "transfer=arib-std-b67"),
+    ],
+)
+def test_hdr_with_odd_tags_is_still_seen(make_clip: MakeClip, name: str, pixels: str, tags: str) -> None:
+    source = f"color=gray:s=64x64:r=2:d=1,format={pixels}"
+    coding = ("-c:v", "libx265", "-x265-params", f"log-level=none:{tags}")
+    facts, _, decoded = looked_at(make_clip(f"hdr_{name}.mkv", "-f", "lavfi", "-i", source, *coding))
+    assert facts.video is not None and facts.video.hdr
+    assert len(decoded.frames) == 2 and 90 < decoded.frames.mean() < 200 and not decoded.remarks
+
+
 def test_hdr_that_cannot_be_converted_is_told(make_clip: MakeClip, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "can_tone_map", lambda: False)
     decoded = looked_at(hdr_clip(make_clip, "smpte2084"))[2]
@@ -284,6 +305,8 @@ SEE_THROUGH = (
         ("hole.apng", "rgba", ("-f", "apng")),
         ("hole.mov", "yuva444p10", ("-c:v", "prores_ks", "-profile:v", "4", "-alpha_bits", "8")),
         ("hole.mkv", "gbrap", ("-c:v", "ffv1")),
+        ("hole_vp9.webm", "yuva420p", ("-c:v", "libvpx-vp9", "-crf", "10", "-b:v", "0")),
+        ("hole_vp8.webm", "yuva420p", ("-c:v", "libvpx", "-auto-alt-ref", "0", "-crf", "10", "-b:v", "1M")),
     ],
 )
 @pytest.mark.parametrize("most_pixels", [192 * 64, 96 * 32])
@@ -321,6 +344,26 @@ def test_pictures_of_changing_size_are_scaled_to_one(make_clip: MakeClip, tmp_pa
     decoded = looked_at(joined)[2]
     assert decoded.frames.shape == (8, 256, 320, 3)
     assert decoded.frames.mean(axis=(1, 2)).argmax(axis=1).tolist() == [0, 0, 0, 0, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("sizes", [("640x480", "128x64"), ("128x64", "640x480")])
+@pytest.mark.parametrize("flags", [(), ("-flags", "+ilme+ildct", "-x264opts", "tff=1")], ids=["turned", "interlaced"])
+def test_no_filter_reads_beyond_pictures_whose_size_changes(
+    make_clip: MakeClip, tmp_path: Path, sizes: tuple[str, str], flags: tuple[str, ...]
+) -> None:
+    joined = tmp_path / "joined.ts"
+    for index, size in enumerate(sizes):
+        source = f"color={('red', 'blue')[index]}:s={size}:r=10:d=2"
+        kept = ("-output_ts_offset", str(2 * index), "-c:v", "libx264", *flags)
+        part = make_clip(f"{size}_{index}_{len(flags)}.ts", "-f", "lavfi", "-i", source, *kept)
+        joined.write_bytes((joined.read_bytes() if joined.exists() else b"") + part.read_bytes())
+    facts = probe(os.fsencode(joined), TIMEOUT_S)
+    assert facts.video is not None and facts.video.interlaced == bool(flags)
+    video = facts.video if flags else replace(facts.video, orientation=6)
+    turned = replace(facts, video=video)
+    decoded = decode(os.fsencode(joined), turned, plan(turned, Media(), 30_000), TIMEOUT_S)
+    assert decoded.frames.mean(axis=(1, 2)).argmax(axis=1).tolist() == [0, 0, 0, 0, 2, 2, 2, 2]
+    assert np.ptp(decoded.frames, axis=(1, 2)).max() <= 2  # one even colour: nothing of what lay beyond
 
 
 @pytest.mark.parametrize(("size", "shape"), [("1x1", (32, 32)), ("161x121", (128, 160)), ("4097x3", (32, 4096))])
