@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.errors import ItemError
-from pipeline.media import animated
+from pipeline.media import animated, exif
 from pipeline.media.process import Collected, Log, TimedOut, opened, run
 from pipeline.records import AudioStream, JsonObject, MediaFacts, MediaKind, VideoStream
 
@@ -108,7 +108,8 @@ def probe(path: bytes, timeout_s: float) -> MediaFacts:
             raise ItemError("unsupported_codec", message) from None
         facts = _facts(answer)
         if facts.video is not None and (facts.kind == "image" or _unsure_of_fields(facts.video, answer)):
-            return _refined(facts, facts.video, _first_picture(fd, facts.video.index, deadline))
+            frame = _first_picture(fd, facts.video.index, deadline)
+            return _refined(facts, facts.video, frame, exif.orientation(fd) if facts.kind == "image" else 1)
     return facts
 
 
@@ -352,11 +353,13 @@ def _unsure_of_fields(video: VideoStream, answer: JsonObject) -> bool:
     return video.codec in _FIELDS_IN_FRAMES and stream.get("field_order", "unknown") == "unknown"
 
 
-def _refined(facts: MediaFacts, video: VideoStream, frame: JsonObject) -> MediaFacts:
-    """Return the facts with what the first decoded frame says: fields, and a still picture's own orientation."""
+def _refined(facts: MediaFacts, video: VideoStream, frame: JsonObject, file_orientation: int) -> MediaFacts:
+    """Return the facts with what the first decoded frame says of fields, and a still picture or its file of
+    orientation."""
     video = replace(video, interlaced=video.interlaced or bool(frame.get("interlaced_frame")))
     if facts.kind == "image" and video.orientation == 1:
-        video = replace(video, orientation=_orientation(frame))
+        own = _orientation(frame)
+        video = replace(video, orientation=own if own > 1 else file_orientation)
         if video.orientation in QUARTER_TURNED:
             video = replace(video, width=video.height, height=video.width)
     return replace(facts, video=video)

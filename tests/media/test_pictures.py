@@ -19,8 +19,10 @@ from pipeline.job import Image as ImageSettings
 from pipeline.job import Media, Video
 from pipeline.media import pictures
 from pipeline.media.decode import decode
+from pipeline.media.exif import orientation as orientation_in
 from pipeline.media.plan import plan
 from pipeline.media.probe import measured_duration_s, probe
+from pipeline.media.process import opened
 from tests.media.conftest import NUMBERED, MakeClip
 from tests.media.test_decode import TIMEOUT_S, looked_at, numbers
 
@@ -50,14 +52,14 @@ ONE = 1 << 16
 
 def corners(frame: Pixels) -> str:
     height, width = frame.shape[:2]
-    found = [frame[y, x] for y in (height // 4, -height // 4) for x in (width // 4, -width // 4)]
-    return "".join(
-        CORNERS[min(CORNERS, key=lambda c, f=rgb: np.abs(np.subtract(c, f, dtype=int)).sum())] for rgb in found
-    )
+    found = [frame[y, x].astype(int) for y in (height // 4, -height // 4) for x in (width // 4, -width // 4)]
+    colours = list(CORNERS)
+    return "".join(CORNERS[colours[np.abs(np.array(colours) - rgb).sum(axis=1).argmin()]] for rgb in found)
 
 
 def first_frame(path: Path) -> Pixels:
-    return looked_at(path)[2].frames[0]
+    frame: Pixels = looked_at(path)[2].frames[0]
+    return frame
 
 
 def with_matrix(clip: Path, folder: Path, matrix: tuple[int, int, int, int]) -> Path:
@@ -441,8 +443,8 @@ def test_a_damaged_webp_costs_its_own_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("name", ["photo.webp", "photo.avif"])
-def test_webp_and_avif_follow_their_orientation(tmp_path: Path, name: str, orientation: int) -> None:
+@pytest.mark.parametrize("name", ["photo.webp", "photo.avif", "photo.png", "photo.tif"])
+def test_other_stills_follow_their_orientation(tmp_path: Path, name: str, orientation: int) -> None:
     program = """
 picture = Image.new("RGB", (128, 64), "red")
 picture.paste("lime", (64, 0, 128, 32))
@@ -454,6 +456,19 @@ picture.save(path, exif=exif)
 """
     facts, _, decoded = looked_at(draw(tmp_path, name, program.format(orientation=orientation)))
     assert facts.kind == "image" and corners(decoded.frames[0]) == UPRIGHT[orientation]
+
+
+@pytest.mark.parametrize("cut", [8, 10, 14, 40])
+def test_a_damaged_orientation_turns_nothing(tmp_path: Path, cut: int) -> None:
+    heads = (
+        b"II*\0" + b"\xff" * 60,
+        b"MM\0*\0\0\0\x08\xff\xff" + bytes(60),
+        b"\x89PNG\r\n\x1a\n\0\0\0\4eXIfMM\0*" * 3,
+    )
+    for head in heads:
+        (tmp_path / "head").write_bytes(head[:cut])
+        with opened(os.fsencode(tmp_path / "head")) as fd:
+            assert orientation_in(fd) == 1
 
 
 def test_a_heic_picture_is_named_as_what_it_is(tmp_path: Path) -> None:
