@@ -32,7 +32,7 @@ def draw(source: BinaryIO, arguments: list[str], out: BinaryIO) -> int:
     except ImportError:
         print("[error] Pillow is not installed", file=sys.stderr)
         return MISSING
-    Image.MAX_IMAGE_PIXELS = _MOST_PIXELS // 2  # twice as many raise an error
+    Image.MAX_IMAGE_PIXELS = None if arguments == ["size"] else _MOST_PIXELS // 2  # twice as many raise an error
     try:
         picture = Image.open(source, formats=("WEBP", "AVIF"))
     except (UnidentifiedImageError, KeyError):

@@ -303,11 +303,16 @@ def _video(stream: JsonObject | None, zero_s: float) -> VideoStream | None:
         frame_rate_hz=_sane(_ratio(stream.get("avg_frame_rate"), "/"), 1_000.0),
         start_s=_start_s(stream, zero_s),
         duration_s=_sane(_number(stream.get("duration")), _LONGEST_CLAIM_S),
-        interlaced=stream.get("field_order") in _FIELD_ORDERS or stream["codec_name"] == "dvvideo",
+        interlaced=stream.get("field_order") in _FIELD_ORDERS or _is_interlaced_dv(stream),
         hdr=stream.get("color_transfer") in _HDR_TRANSFERS,
         orientation=orientation,
         alpha=_alpha(stream),
     )
+
+
+def _is_interlaced_dv(stream: JsonObject) -> bool:
+    """Return whether it is DV of any kind but 720p: the header has no word on it."""
+    return stream["codec_name"] == "dvvideo" and int(stream["height"]) != 720
 
 
 def _displayed_size(stream: JsonObject, orientation: int) -> tuple[int, int]:

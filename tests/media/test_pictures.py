@@ -122,7 +122,7 @@ def test_a_photo_with_exif_comes_upright(make_clip: MakeClip, tmp_path: Path, or
 
 def test_a_turned_picture_is_as_wide_as_its_pixels_are_not_square(make_clip: MakeClip, tmp_path: Path) -> None:
     source = f"{QUARTERS},setsar=2/1"
-    clip = make_clip("wide.mp4", "-f", "lavfi", "-i", source, "-c:v", "libx264", "-pix_fmt", "yuv444p")
+    clip = make_clip("wide_quarters.mp4", "-f", "lavfi", "-i", source, "-c:v", "libx264", "-pix_fmt", "yuv444p")
     frame = first_frame(with_matrix(clip, tmp_path, (0, ONE, -ONE, 0)))
     assert frame.shape == (256, 64, 3) and corners(frame) == UPRIGHT[6]
 
@@ -336,9 +336,9 @@ def test_a_transparent_gif_shows_grey(make_clip: MakeClip) -> None:
 
 
 def test_pictures_of_changing_size_are_scaled_to_one(make_clip: MakeClip, tmp_path: Path) -> None:
-    red = make_clip("red.ts", "-f", "lavfi", "-i", "color=red:s=320x240:r=10:d=2", "-c:v", "libx264")
+    red = make_clip("size_red.ts", "-f", "lavfi", "-i", "color=red:s=320x240:r=10:d=2", "-c:v", "libx264")
     blue = make_clip(
-        "blue.ts",
+        "size_blue.ts",
         *("-f", "lavfi", "-i", "color=blue:s=128x256:r=10:d=2", "-c:v", "libx264", "-output_ts_offset", "2"),
     )
     joined = tmp_path / "joined.ts"
@@ -414,7 +414,7 @@ def test_windows_of_an_animated_webp_hold_their_own_times(tmp_path: Path) -> Non
 
 def test_frames_without_delay_are_shown_a_tenth_of_a_second(make_clip: MakeClip, tmp_path: Path) -> None:
     assert probe(os.fsencode(draw(tmp_path, "zero.webp", ANIMATION.format(delays=0))), TIMEOUT_S).duration_s == 0.4
-    gif = bytearray(make_clip("five.gif", "-f", "lavfi", "-i", "testsrc2=s=64x64:r=5:d=1").read_bytes())
+    gif = bytearray(make_clip("five_frames.gif", "-f", "lavfi", "-i", "testsrc2=s=64x64:r=5:d=1").read_bytes())
     control = b"\x21\xf9\x04"
     for at in [at for at in range(len(gif)) if gif[at : at + 3] == control]:
         gif[at + 4 : at + 6] = bytes(2)
@@ -442,7 +442,7 @@ def test_a_damaged_webp_costs_its_own_row(tmp_path: Path) -> None:
     assert caught.value.code in ("unsupported_codec", "decode_failed")
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation", [2, 5, 6, 8])
 @pytest.mark.parametrize("name", ["photo.webp", "photo.avif", "photo.png", "photo.tif"])
 def test_other_stills_follow_their_orientation(tmp_path: Path, name: str, orientation: int) -> None:
     program = """
@@ -503,7 +503,7 @@ Times = Callable[[float], float]
 def test_between_frames_the_last_one_stays(make_clip: MakeClip, name: str, choose: str, shown_at: Times) -> None:
     sources = ("-f", "lavfi", "-i", NUMBERED.format(seconds=6, step=3), "-f", "lavfi", "-i", "sine=d=6")
     chosen = ("-vf", f"select='{choose}'", "-vsync", "vfr", "-c:v", "libx264", "-qp", "4", "-c:a", "flac")
-    clip = make_clip(f"{name}.mkv", *sources, *chosen)
+    clip = make_clip(f"shown_{name}.mkv", *sources, *chosen)
     decoded = looked_at(clip)[2]
     wanted = [round(shown_at(float(time_s)) * 10) for time_s in decoded.times_s]
     assert numbers(decoded, step=3) == wanted
@@ -512,7 +512,7 @@ def test_between_frames_the_last_one_stays(make_clip: MakeClip, name: str, choos
 def test_pictures_that_end_before_the_sound_stay(make_clip: MakeClip) -> None:
     graph = f"{NUMBERED.format(seconds=6, step=3)},trim=end=2"
     clip = make_clip(
-        "early.mp4", "-f", "lavfi", "-i", graph, "-f", "lavfi", "-i", "sine=d=6", "-c:v", "libx264", "-qp", "4"
+        "pictures_early.mp4", "-f", "lavfi", "-i", graph, "-f", "lavfi", "-i", "sine=d=6", "-c:v", "libx264", "-qp", "4"
     )
     found = numbers(looked_at(clip)[2], step=3)
     assert found[:4] == [0, 5, 10, 15] and set(found[4:]) <= {19}
@@ -538,7 +538,7 @@ def test_frames_keep_their_times_where_time_stamps_are_strange(make_clip: MakeCl
 
 
 def test_chosen_frames_are_those_of_a_full_decode(make_clip: MakeClip) -> None:
-    clip = make_clip("b.mp4", "-f", "lavfi", "-i", "testsrc2=s=320x256:r=25:d=4", "-c:v", "libx264", "-bf", "3")
+    clip = make_clip("b_frames.mp4", "-f", "lavfi", "-i", "testsrc2=s=320x256:r=25:d=4", "-c:v", "libx264", "-bf", "3")
     _, planned, decoded = looked_at(clip)
     assert (planned.width, planned.height) == (320, 256)
     command = ["ffmpeg", "-v", "error", "-i", str(clip), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
