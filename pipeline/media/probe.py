@@ -21,7 +21,7 @@ from typing import Any
 from pipeline.errors import ItemError
 from pipeline.media import animated, exif
 from pipeline.media.process import Collected, Log, TimedOut, opened, run
-from pipeline.records import AudioStream, JsonObject, MediaFacts, MediaKind, VideoStream
+from pipeline.records import AudioStream, JsonObject, MediaFacts, MediaKind, Remark, VideoStream
 
 _STILL_DEMUXERS = (
     "bmp dds dpx exr gem gif j2k jpeg jpegls jpegxl pam pbm pcx pfm pgm pgmyuv pgx phm ppm psd qoi sgi"
@@ -42,6 +42,7 @@ _SHOWN = (
     ":stream=index,codec_type,codec_name,width,height,sample_aspect_ratio,avg_frame_rate,sample_rate,channels"
     ",start_time,duration,nb_frames,pix_fmt,field_order,color_transfer"
     ":stream_disposition=attached_pic,default:stream_tags=rotate,alpha_mode:stream_side_data=displaymatrix"
+    ",dv_profile,dv_bl_signal_compatibility_id"
     ":packet=stream_index:packet_side_data=side_data_type"
 )
 _FIRST_PACKETS = "%+#32"
@@ -55,6 +56,9 @@ _FIELD_ORDERS = frozenset({"tt", "bb", "tb", "bt"})
 _FIELDS_IN_FRAMES = frozenset({"cavs", "mjpeg", "mpeg4", "vc1", "wmv3"})
 """Codecs whose decoders say frame by frame, not in the header, whether a frame holds two fields."""
 _HDR_TRANSFERS = frozenset({"smpte2084", "arib-std-b67"})
+_DOLBY_VISION = Remark(
+    "colour_unconverted", "The pictures are Dolby Vision without a common base layer: their colours are wrong."
+)
 _ALPHA = re.compile(r"(yuva|gbrap|ya\d|pal8|rgba|bgra|argb|abgr)")
 ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 """ffmpeg's own decoders of these leave out the transparency that WebM keeps beside the pictures; libvpx's do not."""
@@ -107,6 +111,8 @@ def probe(path: bytes, timeout_s: float) -> MediaFacts:
             message = f"a HEIC, HEIF or AVIF picture that this ffmpeg cannot read; make it a JPEG ({error.message})"
             raise ItemError("unsupported_codec", message) from None
         facts = _facts(answer)
+        if facts.video is not None and _is_dolby_vision_alone(_stream(answer, facts.video)):
+            facts = replace(facts, remarks=(*facts.remarks, _DOLBY_VISION))
         if facts.video is not None and (facts.kind == "image" or _unsure_of_fields(facts.video, answer)):
             frame = _first_picture(fd, facts.video.index, deadline)
             return _refined(facts, facts.video, frame, exif.orientation(fd) if facts.kind == "image" else 1)
@@ -352,9 +358,23 @@ def _orientation_of(matrix: str) -> int:
     return _TURNED[b > 0, c > 0] if turned > _QUARTER_TURN * max(abs(a), abs(d)) else 1
 
 
+def _stream(answer: JsonObject, video: VideoStream) -> JsonObject:
+    """Return what ffprobe says of the chosen picture track."""
+    return dict(next(stream for stream in answer["streams"] if stream["index"] == video.index))
+
+
+def _is_dolby_vision_alone(stream: JsonObject) -> bool:
+    """Return whether pictures are coded for Dolby Vision and nothing else (profile 5): as they stand, colours are
+    wrong."""
+    return any(
+        entry.get("dv_profile") == 5 and not entry.get("dv_bl_signal_compatibility_id")
+        for entry in stream.get("side_data_list", [])
+    )
+
+
 def _unsure_of_fields(video: VideoStream, answer: JsonObject) -> bool:
     """Return whether only a decoded frame tells if the track is interlaced."""
-    stream = next(s for s in answer["streams"] if s["index"] == video.index)
+    stream = _stream(answer, video)
     return video.codec in _FIELDS_IN_FRAMES and stream.get("field_order", "unknown") == "unknown"
 
 
