@@ -57,7 +57,8 @@ class AudioStream:
 class VideoStream:
     """The picture track chosen by the probe; width and height in pixels as displayed (after rotation and pixel
     aspect); `frame_rate_hz` is the average rate, None if unknown; `interlaced` if a frame holds two moments, one in its
-    even lines and one in its odd ones; `hdr` if its brightness is coded for high dynamic range (PQ, HLG)."""
+    even lines and one in its odd ones; `hdr` if its brightness is coded for high dynamic range (PQ, HLG); `orientation`
+    is the EXIF code 1..8 of how stored pictures are to be turned and mirrored; `alpha` if pixels may be transparent."""
 
     index: int
     codec: str
@@ -68,6 +69,8 @@ class VideoStream:
     duration_s: float | None
     interlaced: bool = False
     hdr: bool = False
+    orientation: int = 1
+    alpha: bool = False
 
 
 @dataclass(frozen=True, slots=True)

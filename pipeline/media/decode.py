@@ -14,10 +14,10 @@ import ffmpeg
 import numpy as np
 
 from pipeline.errors import ItemError
-from pipeline.media import pictures, sound
+from pipeline.media import animated, pictures, sound
 from pipeline.media.completeness import MORE_S, Found, completeness
-from pipeline.media.probe import common_start_s
-from pipeline.media.process import Log, Sink, TimedOut, opened, plain, run
+from pipeline.media.probe import ALPHA_DECODERS, common_start_s
+from pipeline.media.process import Log, Sink, TimedOut, opened, oversized, plain, run
 from pipeline.media.sandbox import CONFINED, Confinement
 from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, Remark, Window
 
@@ -51,6 +51,8 @@ class _Reader:
     def window(self, window: Window, extra_s: float) -> _Pass:
         """Return a window's sound and pictures; each alone if one made ffmpeg stop early."""
         hears, sees = self.plan.audio, self.plan.frames > 0
+        if self.facts.container in animated.CONTAINERS:
+            return self._drawn(window)
         both = self._pass(window, extra_s, hears, sees)
         if hears and not sees and both.status != 0 and not both.pcm.size:
             return self._pass(window, extra_s, True, False, channel=0)  # too many channels to mix
@@ -62,6 +64,16 @@ class _Reader:
         frames = max(both.frames, alone[1].frames, key=len)
         return _Pass(pcm, frames, both.log, both.status)
 
+    def _drawn(self, window: Window) -> _Pass:
+        """Return a window's pictures where Pillow draws them. Raises ItemError decode_timeout."""
+        try:
+            frames, log, status = animated.frames(
+                self.fd, self.plan, window, self.frames_each, self.deadline, self.confinement
+            )
+        except TimedOut:
+            raise ItemError("decode_timeout", "Pillow did not finish in time and was stopped") from None
+        return _Pass(np.empty(0, np.float32), frames, log, status)
+
     def first_channel(self, window: Window) -> NDArray[np.float32]:
         """Return the first channel's sound."""
         return self._pass(window, 0.0, True, False, channel=0).pcm
@@ -70,7 +82,9 @@ class _Reader:
         """Run ffmpeg once. Raises ItemError decode_timeout."""
         plan = self.plan
         pcm = np.empty(round((window.duration_s + extra_s) * SAMPLE_RATE_HZ) if hears else 0, np.float32)
-        frames = np.empty((self.frames_each if sees else 0, plan.height, plan.width, 3), np.uint8)
+        video = self.facts.video
+        colours = 4 if video is not None and video.alpha else 3
+        frames = np.empty((self.frames_each if sees else 0, plan.height, plan.width, colours), np.uint8)
         sinks = [Sink(memoryview(part.reshape(-1).view(np.uint8).data)) for part in (pcm, frames) if part.size]
         log = Log()
 
@@ -93,7 +107,9 @@ class _Reader:
             raise ItemError("decode_timeout", "ffmpeg did not finish in time and was stopped") from None
         used = [sink.used for sink in sinks]
         found_pcm = pcm[: used.pop(0) // pcm.itemsize] if pcm.size else pcm
-        found_frames = frames[: used.pop(0) // (plan.height * plan.width * 3)] if frames.size else frames
+        found_frames = frames[: used.pop(0) // frames[0].size] if frames.size else frames
+        if video is not None and video.alpha:
+            found_frames = pictures.over_grey(found_frames, pictures.premultiplied(plan, video))
         return _Pass(found_pcm, found_frames, log, status)
 
     def _input(self, window: Window) -> ffmpeg.nodes.FilterableStream:
@@ -105,7 +121,11 @@ class _Reader:
             "max_pixels": self.confinement.max_pixels,
             # A changed picture size must not begin the frame clock anew; `scale` follows the change itself.
             "reinit_filter:v": 0,
+            "noautorotate": None,  # turned after scaling, where it costs little
         }
+        video = self.facts.video
+        if video is not None and video.alpha and video.codec in ALPHA_DECODERS:
+            options["c:v"] = ALPHA_DECODERS[video.codec]
         if window.start_s > 0:
             options["ss"] = plain(self.start_s + window.start_s)
             options["noaccurate_seek"] = None  # the frame on screen at the start began before it
@@ -152,8 +172,8 @@ class _Reader:
             name,
             **{
                 "format": "rawvideo",
-                "pix_fmt": "rgb24",
-                "vf": ",".join(pictures.filters(self.plan, shift_s)),
+                "pix_fmt": pictures.pixel_format(self.facts.video),
+                "vf": ",".join(pictures.filters(self.plan, self.facts.video, shift_s)),
                 "frames:v": frames,
                 **ends,
             },
@@ -167,19 +187,22 @@ def decode(
 
     PCM is padded with zeros to whole tokens (1280 samples), frames to an even count by repeating the last. A
     track that gave nothing comes back empty; `decoded_s` may pass the plan by up to 0.5 s where the recording
-    goes on beyond its claimed end. Raises ItemError decode_failed or decode_timeout.
+    goes on beyond its claimed end. Raises ItemError decode_failed, decode_timeout,
+    too_many_pixels or decoder_limit.
     """
     with opened(path) as fd:
         reader = _Reader(fd, facts, plan, time.monotonic() + timeout_s, confinement)
         whole = len(plan.windows) == 1 and plan.duration_known and plan.coverage == 1.0
         passes = [reader.window(window, MORE_S if whole else 0.0) for window in plan.windows]
         if not any(part.pcm.size or part.frames.size for part in passes):
-            raise ItemError("decode_failed", f"ffmpeg gave nothing: {passes[0].log.reason()}")
+            reason = passes[0].log.reason()
+            raise oversized(reason) or ItemError("decode_failed", f"the decoder gave nothing: {reason}")
         heard, mended = _heard(passes, reader)
     seen = pictures.joined([part.frames for part in passes], plan)
     found = _found(passes, facts, plan)
     complete = completeness(facts, plan, found)
     lost = [Remark("partial_decode", text) for text in (*complete.losses, *_errors(passes))]
+    converted = pictures.remarks(facts.video) if facts.video is not None and len(seen) else []
     rate_hz = plan.frame_rate_hz or 1.0
     times_s = np.arange(len(seen), dtype=np.float64) / rate_hz
     return Decoded(
@@ -189,7 +212,7 @@ def decode(
         decoded_s=sum(max(pair) for pair in zip(found.sound_s, found.pictures_s, strict=True)),
         found_share=complete.share,
         claim_holds=complete.claim_holds,
-        remarks=(*lost, *mended),
+        remarks=(*lost, *mended, *converted),
     )
 
 
@@ -229,4 +252,4 @@ def _errors(passes: list[_Pass]) -> list[str]:
     if not count:
         return []
     last = next(part.log for part in reversed(passes) if part.log.errors)
-    return [f"ffmpeg reported {count} error{'s' if count > 1 else ''}, at last: {last.reason()}"]
+    return [f"The decoder reported {count} error{'s' if count > 1 else ''}, at last: {last.reason()}"]

@@ -11,11 +11,15 @@ import os
 import re
 import stat
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from pipeline.errors import ItemError
-from pipeline.media.process import Collected, Log, TimedOut, opened, run
+from pipeline.media import animated, exif, orientation
+from pipeline.media.capabilities import has_decoder
+from pipeline.media.orientation import QUARTER_TURNED
+from pipeline.media.process import Collected, Log, TimedOut, opened, oversized, run, too_many_pixels
 from pipeline.media.sandbox import CONFINED, Confinement
 from pipeline.media.tracks import choose, finite
 from pipeline.records import AudioStream, JsonObject, MediaFacts, MediaKind, Remark, VideoStream
@@ -37,8 +41,9 @@ SINGLE_FILE_DEMUXERS = ",".join(_DEMUXERS.split() + [f"{name}_pipe" for name in 
 _SHOWN = (
     "format=format_name,probe_score,start_time,duration,size"
     ":stream=index,codec_type,codec_name,width,height,sample_aspect_ratio,avg_frame_rate,sample_rate,channels"
-    ",start_time,duration,nb_frames"
-    ":stream_disposition=attached_pic,default:stream_tags=rotate,DURATION:stream_side_data=rotation"
+    ",start_time,duration,nb_frames,pix_fmt,field_order,color_transfer"
+    ":stream_disposition=attached_pic,timed_thumbnails,default:stream_tags=rotate,alpha_mode,DURATION:stream_side_data=displaymatrix"
+    ",dv_profile,dv_bl_signal_compatibility_id"
     ":packet=stream_index:packet_side_data=side_data_type"
 )
 _DOUBTFUL_SCORE = 25
@@ -55,6 +60,16 @@ _LONGEST_CLAIM_S = 366 * 86_400.0
 # Ten hours of silence in FLAC hold 16 bits a second, a still picture in H.264 some hundreds.
 _FEWEST_BITS_PER_S = {"audio": 4.0, "video": 64.0}
 _PIXEL_ASPECTS = (0.1, 10.0)
+_FIELD_ORDERS = frozenset({"tt", "bb", "tb", "bt"})
+_FIELDS_IN_FRAMES = frozenset({"cavs", "mjpeg", "mpeg4", "vc1", "wmv3"})
+"""Codecs whose decoders say frame by frame, not in the header, whether a frame holds two fields."""
+_HDR_TRANSFERS = frozenset({"smpte2084", "arib-std-b67"})
+_DOLBY_VISION = Remark(
+    "colour_unconverted", "The pictures are Dolby Vision without a common base layer: their colours are wrong."
+)
+_ALPHA = re.compile(r"(yuva|gbrap|ya\d|pal8|rgba|bgra|argb|abgr)")
+ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+"""ffmpeg's own decoders of these leave out the transparency that WebM keeps beside the pictures; libvpx's do not."""
 
 
 def check_file(path: bytes) -> int:
@@ -80,17 +95,53 @@ def check_file(path: bytes) -> int:
 def probe(path: bytes, timeout_s: float, confinement: Confinement = CONFINED) -> MediaFacts:
     """Return what the headers say of a file, with nothing invented where they say nothing.
 
-    Raises ItemError probe_timeout, not_media, playlist_refused, encrypted, or one of `check_file`'s or of
-    `tracks.choose`'s.
+    Raises ItemError probe_timeout, not_media, playlist_refused, encrypted, too_many_pixels, decoder_limit, or one of
+    `check_file`'s or of `tracks.choose`'s.
     """
     check_file(path)
     deadline = time.monotonic() + timeout_s
     with opened(path) as fd:
-        answer = _ffprobe(fd, ["-show_entries", _SHOWN, "-read_intervals", _FIRST_PACKETS], deadline)
-        facts = _facts(answer)
-        if facts.kind == "image" and _quarter_turned(_first_picture(fd, deadline)):
-            return _turned(facts)
+        facts = _by_pillow(fd, deadline, confinement)
+        return facts if facts is not None else _by_ffprobe(fd, deadline, confinement)
+
+
+def _by_pillow(fd: int, deadline: float, confinement: Confinement) -> MediaFacts | None:
+    """Return the facts of a picture that Pillow draws, None for any other file."""
+    facts = None
+    if animated.is_animated_webp(fd):
+        facts = animated.probe_webp(fd, deadline, confinement)
+    elif animated.still_brand(fd) == animated.AVIF:
+        with suppress(ItemError):  # ffmpeg before 7 gives no turn to one, and a second of time
+            facts = animated.probe_still(fd, deadline, confinement)
+    if facts is not None:
+        _check_pixels(facts, confinement)
     return facts
+
+
+def _by_ffprobe(fd: int, deadline: float, confinement: Confinement) -> MediaFacts:
+    """Return the facts of any file that ffmpeg reads."""
+    try:
+        answer = _ffprobe(fd, ["-show_entries", _SHOWN, "-read_intervals", _FIRST_PACKETS], deadline, confinement)
+    except ItemError as error:
+        if error.code != "not_media" or animated.still_brand(fd) is None:
+            raise
+        message = f"a HEIC, HEIF or AVIF picture that this ffmpeg cannot read; make it a JPEG ({error.message})"
+        raise ItemError("unsupported_codec", message) from None
+    facts = _facts(answer)
+    _check_pixels(facts, confinement)
+    if facts.video is not None and _is_dolby_vision_alone(_stream(answer, facts.video)):
+        facts = replace(facts, remarks=(*facts.remarks, _DOLBY_VISION))
+    if facts.video is not None and (facts.kind == "image" or _unsure_of_fields(facts.video, answer)):
+        frame = _first_picture(fd, facts.video.index, deadline, confinement)
+        return _refined(facts, facts.video, frame, exif.orientation(fd) if facts.kind == "image" else 1)
+    return facts
+
+
+def _check_pixels(facts: MediaFacts, confinement: Confinement) -> None:
+    """Raise ItemError too_many_pixels before a picture is decoded that the job does not allow."""
+    video = facts.video
+    if video is not None and video.width * video.height > confinement.max_pixels:
+        raise too_many_pixels(video.width, video.height)
 
 
 def measured_duration_s(
@@ -136,15 +187,27 @@ def measured(facts: MediaFacts, duration_s: float | None) -> MediaFacts:
     return replace(facts, duration_s=duration_s, audio=audio, video=video)
 
 
-def _ffprobe(fd: int, shown: list[str], deadline: float) -> JsonObject:
-    """Return ffprobe's JSON. Raises ItemError probe_timeout, not_media, playlist_refused or encrypted."""
+def _ffprobe(fd: int, shown: list[str], deadline: float, confinement: Confinement) -> JsonObject:
+    """Return ffprobe's JSON, and its messages under `said`.
+
+    Raises ItemError probe_timeout, not_media, playlist_refused, encrypted or decoder_limit.
+    """
     answer, log = Collected(limit=_ANSWER_BYTES), Log()
     argv = [
         *("ffprobe", "-hide_banner", "-loglevel", "level+error", "-protocol_whitelist", "file,pipe"),
-        *("-format_whitelist", SINGLE_FILE_DEMUXERS, "-of", "json=compact=1", *shown, f"file:/dev/fd/{fd}"),
+        *(
+            "-max_pixels",
+            str(confinement.max_pixels),
+            "-format_whitelist",
+            SINGLE_FILE_DEMUXERS,
+            "-of",
+            "json=compact=1",
+            *shown,
+            f"file:/dev/fd/{fd}",
+        ),
     ]
     try:
-        status = run(lambda _names: argv, fd, [answer], log, deadline)
+        status = run(lambda _names: argv, fd, [answer], log, deadline, confinement)
     except TimedOut:
         raise ItemError("probe_timeout", "ffprobe did not finish in time") from None
     try:
@@ -153,7 +216,7 @@ def _ffprobe(fd: int, shown: list[str], deadline: float) -> JsonObject:
         parsed = None
     if status != 0 or not isinstance(parsed, dict) or "format" not in parsed:
         raise _unopened(os.pread(fd, _PLAYLIST_BYTES, 0), log.reason())
-    return parsed
+    return {**parsed, "said": log.reason()}
 
 
 def _unopened(first_bytes: bytes, reason: str) -> ItemError:
@@ -167,17 +230,21 @@ def _unopened(first_bytes: bytes, reason: str) -> ItemError:
     return ItemError("not_media", f"no demuxer for single files opens it: {reason}")
 
 
-def _first_picture(fd: int, deadline: float) -> JsonObject:
+def _first_picture(fd: int, index: int, deadline: float, confinement: Confinement) -> JsonObject:
     """Return the first decoded picture's fields; empty if none decodes (the decoder will say so)."""
-    shown = "format=format_name:frame=media_type:frame_side_data=rotation"
-    frames = _ffprobe(fd, ["-show_entries", shown, "-read_intervals", "%+#1"], deadline).get("frames", [])
+    shown = "format=format_name:frame=interlaced_frame:frame_tags=Orientation:frame_side_data=displaymatrix"
+    only_pictures = ["-select_streams", str(index), "-show_entries", shown, "-read_intervals", "%+#2"]
+    frames = _ffprobe(fd, only_pictures, deadline, confinement).get("frames", [])
     return dict(frames[0]) if frames else {}
 
 
 def _facts(answer: JsonObject) -> MediaFacts:
     """Return the facts of ffprobe's answer. Raises the ItemErrors of `tracks.choose`."""
     container = answer["format"]
-    tracks = choose(answer)
+    try:
+        tracks = choose(answer)
+    except ItemError as error:
+        raise oversized(answer["said"]) or error from None
     zero_s = finite(container.get("start_time")) or 0.0
     audio = _audio(tracks.audio, zero_s)
     video = _video(tracks.video, zero_s)
@@ -216,7 +283,8 @@ def _audio(stream: JsonObject | None, zero_s: float) -> AudioStream | None:
 def _video(stream: JsonObject | None, zero_s: float) -> VideoStream | None:
     if stream is None:
         return None
-    width, height = _displayed_size(stream)
+    upright = orientation.of(stream)
+    width, height = _displayed_size(stream, upright)
     return VideoStream(
         index=int(stream["index"]),
         codec=str(stream["codec_name"]),
@@ -225,7 +293,25 @@ def _video(stream: JsonObject | None, zero_s: float) -> VideoStream | None:
         frame_rate_hz=_sane(_ratio(stream.get("avg_frame_rate"), "/"), 1_000.0),
         start_s=_start_s(stream, zero_s),
         duration_s=_claim_s(stream, _start_s(stream, zero_s)),
+        interlaced=stream.get("field_order") in _FIELD_ORDERS or _is_interlaced_dv(stream),
+        hdr=stream.get("color_transfer") in _HDR_TRANSFERS,
+        orientation=upright,
+        alpha=_alpha(stream),
     )
+
+
+def _alpha(stream: JsonObject) -> bool:
+    """Return whether a stream's pixels may be transparent, and are decoded so."""
+    if _ALPHA.match(str(stream.get("pix_fmt"))):
+        return True
+    decoder = ALPHA_DECODERS.get(str(stream["codec_name"]))
+    tags = {name.lower(): value for name, value in stream.get("tags", {}).items()}
+    return decoder is not None and tags.get("alpha_mode") == "1" and has_decoder(decoder)
+
+
+def _is_interlaced_dv(stream: JsonObject) -> bool:
+    """Return whether it is DV of any kind but 720p: the header has no word on it."""
+    return stream["codec_name"] == "dvvideo" and int(stream["height"]) != 720
 
 
 def _claim_s(stream: JsonObject, start_s: float) -> float | None:
@@ -236,28 +322,45 @@ def _claim_s(stream: JsonObject, start_s: float) -> float | None:
     return _sane(claimed_s, _LONGEST_CLAIM_S)
 
 
-def _displayed_size(stream: JsonObject) -> tuple[int, int]:
+def _displayed_size(stream: JsonObject, upright: int) -> tuple[int, int]:
     """Return width and height in pixels after pixel aspect and rotation."""
     width, height = int(stream["width"]), int(stream["height"])
     aspect = _ratio(stream.get("sample_aspect_ratio"), ":")
     if aspect is not None and _PIXEL_ASPECTS[0] <= aspect <= _PIXEL_ASPECTS[1]:
         width = max(1, round(width * aspect))
-    return (height, width) if _quarter_turned(stream) else (width, height)
+    return (height, width) if upright in QUARTER_TURNED else (width, height)
 
 
-def _quarter_turned(holder: JsonObject) -> bool:
-    """Return whether the display matrix (or the old `rotate` tag) of a stream or frame turns it by 90 or 270
-    degrees."""
-    angles = [entry.get("rotation") for entry in holder.get("side_data_list", [])]
-    angles.append(holder.get("tags", {}).get("rotate"))
-    angle = next((number for value in angles if (number := finite(value)) is not None), 0.0)
-    return abs(abs(angle) % 180 - 90) < 1
+def _stream(answer: JsonObject, video: VideoStream) -> JsonObject:
+    """Return what ffprobe says of the chosen picture track."""
+    return dict(next(stream for stream in answer["streams"] if stream["index"] == video.index))
 
 
-def _turned(facts: MediaFacts) -> MediaFacts:
-    """Return the facts with width and height swapped."""
-    video = facts.video
-    return facts if video is None else replace(facts, video=replace(video, width=video.height, height=video.width))
+def _is_dolby_vision_alone(stream: JsonObject) -> bool:
+    """Return whether pictures are coded for Dolby Vision and nothing else (profile 5): as they stand, colours are
+    wrong."""
+    return any(
+        entry.get("dv_profile") == 5 and not entry.get("dv_bl_signal_compatibility_id")
+        for entry in stream.get("side_data_list", [])
+    )
+
+
+def _unsure_of_fields(video: VideoStream, answer: JsonObject) -> bool:
+    """Return whether only a decoded frame tells if the track is interlaced."""
+    stream = _stream(answer, video)
+    return video.codec in _FIELDS_IN_FRAMES and stream.get("field_order", "unknown") == "unknown"
+
+
+def _refined(facts: MediaFacts, video: VideoStream, frame: JsonObject, file_orientation: int) -> MediaFacts:
+    """Return the facts with what the first decoded frame says of fields, and a still picture or its file of
+    orientation."""
+    video = replace(video, interlaced=video.interlaced or bool(frame.get("interlaced_frame")))
+    if facts.kind == "image" and video.orientation == 1:
+        own = orientation.of(frame)
+        video = replace(video, orientation=own if own > 1 else file_orientation)
+        if video.orientation in QUARTER_TURNED:
+            video = replace(video, width=video.height, height=video.width)
+    return replace(facts, video=video)
 
 
 def _kind(container: str, audio: AudioStream | None, video: VideoStream | None, stream: JsonObject | None) -> MediaKind:

@@ -32,6 +32,7 @@ LINE_CHARACTERS = 240
 
 _TAG = re.compile(r"^(?:\[[^\]]* @ 0x[0-9a-f]+\] ?)*\[(\w+)\] (.*)$")
 _RATE = re.compile(r"^\[graph_\d+_in_\S+ @ \S+\] \[verbose\] .*\bsamplerate:(\d+)")
+_OVERSIZED = re.compile(r"Picture size (\d+)x(\d+) (?:is invalid|exceeds)")
 _SAMPLES = re.compile(r"Input stream #0:(\d+) \(audio\):.*frames decoded \((\d+) samples\)")
 
 
@@ -110,6 +111,17 @@ class Log:
         """Return the last errors as one line, without the program's own file names."""
         text = "; ".join(dict.fromkeys(self.last))
         return re.sub(r"(file:)?/dev/fd/\d+", "the file", text) or "no message"
+
+
+def too_many_pixels(width: int, height: int) -> ItemError:
+    """Return the error of pictures larger than the job allows to decode."""
+    return ItemError("too_many_pixels", f"pictures of {width}x{height} pixels; front_end.max_pixels allows fewer")
+
+
+def oversized(reason: str) -> ItemError | None:
+    """Return that error if a program's messages tell that it refused a picture for its size, else None."""
+    found = _OVERSIZED.search(reason)
+    return None if found is None else too_many_pixels(int(found[1]), int(found[2]))
 
 
 def plain(value: float | None) -> str:

@@ -5,14 +5,12 @@ Of each sense the track marked default, else the first, among those that can be 
 
 from __future__ import annotations
 
-import functools
 import math
-import re
-import subprocess
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.errors import ItemError
+from pipeline.media.capabilities import decodes
 from pipeline.records import JsonObject, Remark
 
 Sense = Literal["audio", "video"]
@@ -76,7 +74,7 @@ def _fault(stream: JsonObject, encrypted: set[int]) -> str | None:
     codec = str(stream.get("codec_name", "unknown"))
     if stream["index"] in encrypted:
         return f"{codec}, encrypted"
-    if codec in ("unknown", "none") or not _has_decoder(codec):
+    if codec in ("unknown", "none") or not decodes(codec):
         return f"no decoder for {codec}"
     if stream["codec_type"] == "video":
         sized = (finite(stream.get("width")) or 0) > 0 and (finite(stream.get("height")) or 0) > 0
@@ -93,26 +91,6 @@ def _encrypted(packets: list[JsonObject]) -> set[int]:
         if kinds & {"Encryption info", "Encryption initialization data"}:
             found.add(int(packet["stream_index"]))
     return found
-
-
-@functools.cache
-def _decodable() -> frozenset[str]:
-    """Return the codecs this ffmpeg decodes; empty if it does not say."""
-    try:
-        listed = subprocess.run(
-            ["ffmpeg", "-hide_banner", "-codecs"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return frozenset()
-    return frozenset(re.findall(r"^ D[E.][VA]\S* (\S+)", listed.stdout.decode("utf-8", "replace"), re.MULTILINE))
-
-
-def _has_decoder(codec: str) -> bool:
-    return not _decodable() or codec in _decodable()
 
 
 def finite(value: Any) -> float | None:

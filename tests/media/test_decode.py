@@ -22,6 +22,7 @@ from pipeline.media.decode import _Reader, decode
 from pipeline.media.plan import plan
 from pipeline.media.probe import probe
 from pipeline.media.process import opened
+from pipeline.media.sandbox import CONFINED
 from pipeline.records import Decoded, MediaFacts, Plan
 from tests.media.conftest import NUMBERED, MakeClip
 
@@ -164,7 +165,7 @@ def test_a_window_is_decoded_and_not_what_comes_after_it(make_clip: MakeClip) ->
     planned = plan(facts, Media(), BUDGET, 8.0)
     assert len(planned.windows) > 1 and planned.windows[0].start_s == 0 and facts.audio is not None
     with opened(name) as fd:
-        reader = _Reader(fd, facts, planned, time.monotonic() + TIMEOUT_S)
+        reader = _Reader(fd, facts, planned, time.monotonic() + TIMEOUT_S, CONFINED)
         for window in planned.windows:
             read_s = reader.window(window, 0.0).log.samples[facts.audio.index] / facts.audio.sample_rate_hz
             assert window.duration_s - 0.1 <= read_s <= window.duration_s + 4.0
@@ -281,5 +282,5 @@ def test_ffmpeg_is_given_no_shell_and_no_name(numbered: Path, monkeypatch: pytes
     looked_at(numbered)
     assert len(started) >= 2
     for argv, options in started:
-        assert argv[0] in ("ffmpeg", "ffprobe") and not options.get("shell")
+        assert {"ffmpeg", "ffprobe"} & set(argv) and not options.get("shell")
         assert not any("numbered" in part for part in argv)
