@@ -7,7 +7,7 @@ after the window's start. Holes in the sound stay silent, so both stay aligned.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import ffmpeg
@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.errors import ItemError
 from pipeline.media import pictures, sound
 from pipeline.media.probe import common_start_s
-from pipeline.media.process import Log, Sink, TimedOut, opened, plain, run
+from pipeline.media.process import Log, Sink, Taker, TimedOut, opened, plain, run
 from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, Remark, Window
 
 if TYPE_CHECKING:
@@ -25,20 +25,23 @@ if TYPE_CHECKING:
 _MORE_S = 0.5
 """Read this far past the claimed end, to notice a recording that goes on."""
 _SHORT_SHARE = 0.9
-_SILENT_PEAK = 1e-4
 _REBASED = frozenset({"live_flv", "mpeg", "mpegts", "mpegtsraw", "nut", "ogg"})
 """Demuxers with AVFMT_TS_DISCONT: ffmpeg's zero is where the streams in use begin, elsewhere all streams."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pass:
-    """What one run of ffmpeg gave: PCM (samples,) and frames (n, height, width, 3), at most
-    what was asked for."""
+    """What one run of ffmpeg gave: sound and frames (n, height, width, 3), at most what was asked for."""
 
-    pcm: NDArray[np.float32]
+    sound: sound.Part
     frames: NDArray[np.uint8]
     log: Log
     status: int
+    loudest: float | None = None
+
+    @property
+    def pcm(self) -> NDArray[np.float32]:
+        return self.sound.pcm
 
 
 class _Reader:
@@ -53,34 +56,52 @@ class _Reader:
         """Return a window's sound and pictures; each alone if one made ffmpeg stop early."""
         hears, sees = self.plan.audio, self.plan.frames > 0
         both = self._pass(window, extra_s, hears, sees)
-        if hears and not sees and both.status != 0 and not both.pcm.size:
-            return self._pass(window, extra_s, True, False, channel=0)  # too many channels to mix
+        if both.loudest is not None:
+            both = replace(both, sound=self._cleaned(window, extra_s, both))
         lost = both.status != 0 and hears and sees and (not both.pcm.size or not both.frames.size)
         if not lost:
             return both
         alone = self._pass(window, extra_s, True, False), self._pass(window, extra_s, False, True)
-        pcm = max(both.pcm, alone[0].pcm, key=len)
+        heard = max(both.sound, alone[0].sound, key=lambda part: len(part.pcm))
         frames = max(both.frames, alone[1].frames, key=len)
-        return _Pass(pcm, frames, both.log, both.status)
+        return _Pass(heard, frames, both.log, both.status)
 
-    def first_channel(self, window: Window) -> NDArray[np.float32]:
-        """Return the first channel's sound."""
-        return self._pass(window, 0.0, True, False, channel=0).pcm
+    def _cleaned(self, window: Window, extra_s: float, first: _Pass) -> sound.Part:
+        """Return a window's sound without samples that are no numbers or absurd: the resampler spreads them.
 
-    def _pass(self, window: Window, extra_s: float, hears: bool, sees: bool, channel: int | None = None) -> _Pass:
+        Raises ItemError audio_lost if nothing is left.
+        """
+        found, loudest = first, first.loudest
+        while loudest is not None:
+            again = self._pass(window, extra_s, True, False, loudest)
+            found, loudest = again, again.loudest if again.loudest is not None and again.loudest < loudest else None
+        odd = max(first.sound.odd, 1)
+        if odd > len(found.pcm) // 2 and not found.pcm.any():
+            raise ItemError("audio_lost", "the sound holds no number: every sample is NaN, infinite or absurd")
+        return replace(found.sound, odd=odd)
+
+    def _pass(
+        self, window: Window, extra_s: float, hears: bool, sees: bool, loudest: float | None = None
+    ) -> _Pass:
         """Run ffmpeg once. Raises ItemError decode_timeout."""
-        plan = self.plan
-        pcm = np.empty(round((window.duration_s + extra_s) * SAMPLE_RATE_HZ) if hears else 0, np.float32)
+        plan, facts = self.plan, self.facts
+        samples = round((window.duration_s + extra_s) * SAMPLE_RATE_HZ) if hears else 0
+        lead = round(sound.late_s(facts) * SAMPLE_RATE_HZ) if window.start_s == 0 else 0
+        mono = sound.Mono(samples, lead)
         frames = np.empty((self.frames_each if sees else 0, plan.height, plan.width, 3), np.uint8)
-        sinks = [Sink(memoryview(part.reshape(-1).view(np.uint8).data)) for part in (pcm, frames) if part.size]
+        sinks: list[Taker] = [mono] if samples else []
+        pixels = Sink(memoryview(frames.reshape(-1).view(np.uint8).data))
+        if frames.size:
+            sinks.append(pixels)
         log = Log()
 
         def argv(names: list[str]) -> list[str]:
             named, shift_s = iter(names), self._shift_s(window, hears, sees)
             source = self._input(window)
             outputs = []
-            if pcm.size:
-                outputs.append(self._sound(source, window, shift_s, next(named), pcm.size, channel))
+            if samples:
+                filters = sound.filters(facts, window.start_s > 0, shift_s, loudest)
+                outputs.append(self._sound(source, filters, next(named), samples))
             if frames.size:
                 outputs.append(self._pictures(source, shift_s, next(named), len(frames)))
             stream = ffmpeg.merge_outputs(*outputs).global_args(
@@ -92,10 +113,9 @@ class _Reader:
             status = run(argv, self.fd, sinks, log, self.deadline)
         except TimedOut:
             raise ItemError("decode_timeout", "ffmpeg did not finish in time and was stopped") from None
-        used = [sink.used for sink in sinks]
-        found_pcm = pcm[: used.pop(0) // pcm.itemsize] if pcm.size else pcm
-        found_frames = frames[: used.pop(0) // (plan.height * plan.width * 3)] if frames.size else frames
-        return _Pass(found_pcm, found_frames, log, status)
+        found = frames[: pixels.used // (plan.height * plan.width * 3)] if frames.size else frames
+        heard = sound.Part(mono.pcm, mono.turned, mono.odd)
+        return _Pass(heard, found, log, status, sound.loudest_believed(mono))
 
     def _input(self, window: Window) -> ffmpeg.nodes.FilterableStream:
         """Return the recording, from the key frame before a window that is not at the start."""
@@ -121,23 +141,20 @@ class _Reader:
     # The filters are given for each output (`af`, `vf`) and not as ffmpeg-python's graph: in one graph the
     # pictures would wait in memory for the sound to begin, and a fault in one would end both.
     def _sound(
-        self,
-        source: ffmpeg.nodes.FilterableStream,
-        window: Window,
-        shift_s: float,
-        name: str,
-        samples: int,
-        channel: int | None,
+        self, source: ffmpeg.nodes.FilterableStream, filters: list[str], name: str, samples: int
     ) -> ffmpeg.nodes.OutputStream:
         assert self.facts.audio is not None
         return ffmpeg.output(
             source[str(self.facts.audio.index)],
             name,
-            format="f32le",
-            af=",".join(sound.filters(self.facts, window.start_s > 0, shift_s, channel)),
-            ac=1,
-            ar=SAMPLE_RATE_HZ,
-            t=plain(samples / SAMPLE_RATE_HZ),
+            **{
+                "format": "wav",  # its header says how many channels there really are
+                "c:a": "pcm_f32le",
+                "bitexact": None,
+                "af": ",".join(filters),
+                "ar": SAMPLE_RATE_HZ,
+                "t": plain(samples / SAMPLE_RATE_HZ),
+            },
         )
 
     def _pictures(
@@ -185,18 +202,9 @@ def decode(path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float) -> Deco
 
 def _heard(passes: list[_Pass], reader: _Reader) -> tuple[NDArray[np.float32], list[Remark]]:
     """Return the windows' sound end to end, and what was mended in it."""
-    plan, audio = reader.plan, reader.facts.audio
-    if audio is None or not any(part.pcm.size for part in passes):
+    if reader.facts.audio is None or not any(part.pcm.size for part in passes):
         return np.zeros(0, np.float32), []
-    remarks: list[Remark] = []
-    pcms = [part.pcm for part in passes]
-    if audio.channels > 1 and all(np.max(np.abs(pcm), initial=0.0) < _SILENT_PEAK for pcm in pcms):
-        single = [reader.first_channel(window) for window in plan.windows]
-        if any(np.max(np.abs(pcm), initial=0.0) >= _SILENT_PEAK for pcm in single):
-            pcms = single
-            remarks.append(Remark("sound_mended", "The channels cancel each other out; the first one is heard alone."))
-    pcm, mended = sound.joined(pcms, reader.facts, plan)
-    return pcm, remarks + mended
+    return sound.joined([part.sound for part in passes], reader.facts, reader.plan)
 
 
 def _length_s(part: _Pass, plan: Plan, window: Window) -> float:

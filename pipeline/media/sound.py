@@ -1,18 +1,26 @@
 """The sound of a recording: what ffmpeg does with it, and one track of PCM from what it gave.
 
-Holes in the sound stay silent, so that it stays beside its pictures.
+ffmpeg keeps the channels apart and resamples them; they become one here, where it shows whether they cancel each
+other out. Holes in the sound stay silent, so that it stays beside its pictures.
+
+track ─▶ ffmpeg: time stamps, 16 kHz ─▶ WAV stream, all channels ─▶ Mono, half a second at a time ─▶ joined
 """
 
 from __future__ import annotations
 
+import functools
+import os
+import struct
+import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.media.plan import heard_samples, padded_samples
+from pipeline.media.plan import SAMPLES_PER_AUDIO_TOKEN, heard_samples, padded_samples
 from pipeline.media.probe import common_start_s
-from pipeline.media.process import plain
+from pipeline.media.process import READ_BYTES, plain
 from pipeline.records import SAMPLE_RATE_HZ, MediaFacts, Plan, Remark
 
 if TYPE_CHECKING:
@@ -23,53 +31,250 @@ _SMALLEST_GAP_S = 0.04
 _STAMPED_BY_COUNT = frozenset({"aac", "ac3", "amr", "eac3", "flac", "mp3", "wav"})
 """Containers without time stamps of their own: a gap there is the demuxer's miscount, not silence."""
 
+_BLOCK = SAMPLE_RATE_HZ // 2
+_RAMP = SAMPLE_RATE_HZ // 50
+_SILENT_POWER = 1e-8
+"""Mean square of what counts as silence: -80 dB of full scale."""
+_CANCELS, _CANCELS_STILL = 0.2, 0.5
+"""Two channels cancel if their sum has less than this share of their powers' sum; independent ones have all of it.
+
+A mean that has lost 10 dB against the mean power has 0.2. Once a channel is turned, it stays so up to the second."""
+
+_BEYOND_DOUBT = 100.0
+_FEW = 0.01
+_LOUDEST_CODED = 2.0**31
+"""What 32-bit integers written as floats reach; nothing real is louder."""
+_LOUDEST_STRAY = 10.0
+_OVERSHOOT, _LOUD_OVERSHOOT = 1.26, 2.0
+"""Peaks that decoders of lossy codecs reach: 2 dB often, 6 dB for a moment."""
+_MANY_OVER = 1e-3
+_OUTLIER = 10.0
+_OFFSET = 0.01
+_OFFSET_SAMPLES = SAMPLE_RATE_HZ // 5
+
 
 def late_s(facts: MediaFacts) -> float:
     """Return how long after the recording's start its sound begins, seconds."""
     return facts.audio.start_s - common_start_s(facts.audio, facts.video) if facts.audio is not None else 0.0
 
 
-def filters(facts: MediaFacts, seeks: bool, shift_s: float, channel: int | None = None) -> list[str]:
-    """Return ffmpeg's filters from the track to mono at 16 kHz; of one channel alone if `channel` is given.
+def filters(facts: MediaFacts, seeks: bool, shift_s: float, loudest: float | None = None) -> list[str]:
+    """Return ffmpeg's filters from the track to 16 kHz, all channels kept; samples beyond `loudest` become silent.
 
     `shift_s` is where the recording begins on ffmpeg's clock; `seeks` if a window begins elsewhere.
     """
     counted = facts.video is None and facts.container in _STAMPED_BY_COUNT
-    mixer = "aresample=rematrix_maxval=1"  # the mean of the channels: float samples are else mixed too loud
+    chain = [_forward_only(shift_s, facts.duration_s), "atrim=start=0"]
+    if loudest is not None:  # before the resampler, which would spread such a sample; slow, hence only where needed
+        chain.append(f"aeval=exprs='if(lte(abs(val(ch)),{plain(loudest)}),val(ch),0)':c=same")
     if not counted:  # fills holes, at the stream's own rate: soxr loses its place when it has to fill
-        mixer += f":async=1:min_hard_comp={_SMALLEST_GAP_S}" + (":first_pts=0" if seeks else "")
-    chain = [
-        _forward_only(shift_s, facts.duration_s),
-        "atrim=start=0",
-        mixer,
-        "aformat=channel_layouts=mono" if channel is None else f"pan=mono|c0=c{channel}",
-        f"aresample={SAMPLE_RATE_HZ}:resampler=soxr",
-    ]
-    if not seeks and (late := late_s(facts)) > 0:
-        chain.append(f"adelay=delays={round(late * 1000)}:all=1")
-    return chain
+        chain.append(f"aresample=async=1:min_hard_comp={_SMALLEST_GAP_S}" + (":first_pts=0" if seeks else ""))
+    return [*chain, f"aresample={SAMPLE_RATE_HZ}:{_resampler()}"]
 
 
-def joined(
-    parts: Sequence[NDArray[np.float32]], facts: MediaFacts, plan: Plan
-) -> tuple[NDArray[np.float32], list[Remark]]:
-    """Return the windows' sound end to end, finite, within -1..1, padded to whole tokens; and what was odd in it."""
-    remarks: list[Remark] = []
+@functools.cache
+def _resampler() -> str:
+    """Return the options of the best resampler that this ffmpeg has: soxr, else its own with a longer filter."""
+    try:
+        built = subprocess.run(
+            ["ffmpeg", "-hide_banner", "-buildconf"], stdin=subprocess.DEVNULL, capture_output=True, timeout=10
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        built = b""
+    return "resampler=soxr" if b"--enable-libsoxr" in built else "filter_size=64:phase_shift=10:cutoff=0.97"
+
+
+class Mono:
+    """Takes a WAV stream of float32 and makes one channel of it as it comes: the mean of its channels.
+
+    Where channels cancel each other out, some are turned first. Takes `samples` at most; `lead` of them are silence
+    before the stream. Holds half a second of the channels.
+    """
+
+    def __init__(self, samples: int, lead: int) -> None:
+        self._pcm = np.zeros(samples, np.float32)
+        self._used = self._lead = min(lead, samples)
+        self._header = b""
+        self._block: NDArray[np.float32] | None = None
+        self._filled = 0
+        self._signs: NDArray[np.float32] | None = None
+        self.turned = 0
+        self.odd = 0
+        self.peak = 0.0
+
+    @property
+    def pcm(self) -> NDArray[np.float32]:
+        """What came so far, float32 (samples,), finite, of any level; empty if nothing came."""
+        return self._pcm[: self._used if self._used > self._lead else 0]
+
+    @property
+    def channels(self) -> int:
+        """The stream's channels, 0 before its header came."""
+        return 0 if self._block is None else self._block.shape[1]
+
+    def read(self, fd: int) -> int:
+        """Take what the pipe holds; return 0 at its end."""
+        if self._block is None:
+            chunk = os.read(fd, 4096)
+            self._begin(chunk)
+            return len(chunk)
+        if self._used == len(self._pcm):
+            return len(os.read(fd, READ_BYTES))
+        space = memoryview(self._block.reshape(-1).view(np.uint8).data)
+        count = os.readv(fd, [space[self._filled :]])
+        self._filled += count
+        if self._filled == len(space) or not count:
+            self._take(self._block[: self._filled // (4 * self.channels)])
+            self._filled = 0
+        return count
+
+    def _begin(self, chunk: bytes) -> None:
+        """Read the header, as far as it came: chunks up to `data`, the channels in the one named `fmt `."""
+        self._header += chunk
+        at, channels = 12, 0
+        while len(self._header) >= at + 8:
+            name, size = struct.unpack_from("<4sI", self._header, at)
+            at += 8
+            if name == b"data" and channels:
+                self._block = np.empty((_BLOCK, channels), np.float32)
+                space = memoryview(self._block.reshape(-1).view(np.uint8).data)
+                rest = self._header[at:]
+                self._filled = len(rest)
+                space[: len(rest)] = rest
+                return
+            if name == b"fmt " and len(self._header) >= at + 4:
+                channels = struct.unpack_from("<H", self._header, at + 2)[0]
+            at += size
+
+    def _take(self, block: NDArray[np.float32]) -> None:
+        """Append one block, (samples, channels), as one channel."""
+        block = block[: len(self._pcm) - self._used]
+        if not len(block):
+            return
+        peak = float(max(block.max(), -block.min()))
+        if not peak <= _LOUDEST_CODED:  # true of what is no number, too
+            real = np.abs(block) <= _LOUDEST_CODED
+            self.odd += int(np.count_nonzero(~real.all(axis=1)))
+            block[~real] = 0.0
+            peak = float(np.abs(block).max())
+        self.peak = max(self.peak, peak)
+        self._pcm[self._used : self._used + len(block)] = self._mixed(block)
+        self._used += len(block)
+
+    def _mixed(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the mean of a block's channels, (samples,); a channel that begins to be turned is faded over."""
+        channels = block.shape[1]
+        if channels == 1:
+            return block[:, 0]
+        before = self._signs
+        after = before if before is not None and len(block) < _RAMP else _signs(block, before)
+        mixed: NDArray[np.float32] = block @ (after / channels)
+        if before is not None and (before != after).any():
+            fade = np.linspace(0, 1, min(_RAMP, len(block)), endpoint=False, dtype=np.float32)[:, None]
+            mixed[: len(fade)] = (block[: len(fade)] * (before + fade * (after - before))).mean(axis=1)
+        self._signs = after
+        self.turned += len(block) if (after < 0).any() else 0
+        return mixed
+
+
+def _signs(block: NDArray[np.float32], before: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    """Return +1 or -1 for each channel of a block, (samples, channels), so that none cancels another out."""
+    centred = block - block.mean(axis=0)
+    powers = (centred.T @ centred).astype(np.float64) / len(block)
+    signs = np.ones(len(powers))
+    total = float(np.trace(powers))
+    if total < _SILENT_POWER:
+        return signs.astype(np.float32) if before is None else before
+    share = _CANCELS if before is None or (before > 0).all() else _CANCELS_STILL
+    own = np.diagonal(powers)
+    pairs = own[:, None] + own[None, :]
+    tied = np.where((2 * np.abs(powers) > (1 - share) * pairs) & (pairs > _SILENT_POWER), powers, 0.0)
+    if (tied < 0).any():
+        for channel in range(1, len(signs)):
+            signs[channel] = -1.0 if tied[channel, :channel] @ signs[:channel] < 0 else 1.0
+    if signs @ powers @ signs < share * total:  # three or more that cancel only together
+        strongest = np.linalg.eigh(powers)[1][:, -1]
+        signs = np.where(strongest * strongest[np.abs(strongest).argmax()] < 0, -1.0, 1.0)
+    return signs.astype(np.float32)
+
+
+def loudest_believed(mono: Mono) -> float | None:
+    """Return the level beyond which samples have to be silenced before the resampler; None if all is well.
+
+    A few samples a hundred times beyond full scale are damage; many are a recording of another scale.
+    """
+    if mono.odd:
+        return _LOUDEST_CODED
+    if mono.peak <= _BEYOND_DOUBT:
+        return None
+    over = np.count_nonzero(np.abs(mono.pcm) > 1.0)
+    return _LOUDEST_STRAY if over < _FEW * len(mono.pcm) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One window's sound: float32 (samples,), finite, of any level; samples in which channels were turned; samples
+    that were no numbers or absurd, and are silent."""
+
+    pcm: NDArray[np.float32]
+    turned: int = 0
+    odd: int = 0
+
+
+def joined(parts: Sequence[Part], facts: MediaFacts, plan: Plan) -> tuple[NDArray[np.float32], list[Remark]]:
+    """Return the windows' sound end to end, within -1..1, padded to whole tokens; and what was mended in it."""
     lengths = [round(window.duration_s * SAMPLE_RATE_HZ) for window in plan.windows]
     if len(lengths) == 1:
-        lengths = [_length(len(parts[0]), lengths[0], heard_samples(facts, plan.windows))]
+        lengths = [_length(len(parts[0].pcm), lengths[0], heard_samples(facts, plan.windows))]
     else:
-        lengths[-1] = min(max(len(parts[-1]), 1), lengths[-1])
+        lengths[-1] = min(max(len(parts[-1].pcm), 1), lengths[-1])
     pcm = np.zeros(padded_samples(sum(lengths)), np.float32)
     at = 0
     for part, length in zip(parts, lengths, strict=True):
-        pcm[at : at + min(length, len(part))] = part[:length]
+        pcm[at : at + min(length, len(part.pcm))] = part.pcm[:length]
         at += length
-    if odd := int(np.count_nonzero(~np.isfinite(pcm))):
-        remarks.append(Remark("sound_mended", f"{odd} samples of the sound are no numbers; they are silent."))
-        np.nan_to_num(pcm, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+    said = []
+    if turned := sum(part.turned for part in parts):
+        seconds = turned / SAMPLE_RATE_HZ
+        said.append(f"Channels cancel each other out for {seconds:.1f} s; some were turned to be heard.")
+    if odd := sum(part.odd for part in parts):
+        seconds = odd / SAMPLE_RATE_HZ
+        said.append(f"Samples that are no numbers or absurdly large spoil {seconds:.2f} s; they are silent.")
+    said += _levelled(pcm, at)
+    return pcm, [Remark("sound_mended", text) for text in said]
+
+
+def _levelled(pcm: NDArray[np.float32], length: int) -> list[str]:
+    """Remove an offset, bring the sound within -1..1, in place; return what was done where it matters.
+
+    `length` is where the padding begins. Sound much of which is beyond full scale becomes quieter as a whole; a few
+    peaks are cut.
+    """
+    tokens = pcm.reshape(-1, SAMPLES_PER_AUDIO_TOKEN)
+    lows, highs = tokens.min(axis=1), tokens.max(axis=1)
+    live = (lows != 0) | (highs != 0)  # a hole is silent, and stays so
+    if not live.any():
+        return []
+    said = []
+    offset = float(tokens.mean(axis=1, dtype=np.float64)[live].mean())
+    if length >= _OFFSET_SAMPLES and abs(offset) > _OFFSET * max(1.0, float(highs.max()), -float(lows.min())):
+        np.subtract(tokens, np.float32(offset), out=tokens, where=live[:, None])
+        pcm[length:] = 0.0
+        highs, lows = highs - offset, lows - offset
+        said.append(f"A constant offset of {offset:.2f} of full scale was removed.")
+    peaks = np.maximum(highs, -lows)
+    peak = float(peaks.max())
+    if peak <= 1.0:
+        return said
+    over = sum(int(np.count_nonzero(np.abs(token) > 1.0)) for token in tokens[peaks > 1.0])
+    if over > _MANY_OVER * length and peak > _OVERSHOOT:
+        level = float(peaks[peaks <= _OUTLIER * np.quantile(peaks[live], 0.9)].max(initial=1.0))
+        pcm /= np.float32(level)
+        said.append(f"The sound goes beyond full scale, up to {level:.3g} times; it was made quieter as a whole.")
+    elif peak > _LOUD_OVERSHOOT:
+        said.append(f"{over} samples beyond full scale, up to {peak:.3g} times, were cut.")
     np.clip(pcm, -1.0, 1.0, out=pcm)
-    return pcm, remarks
+    return said
 
 
 def _length(found: int, window: int, planned: int) -> int:
