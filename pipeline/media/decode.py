@@ -86,8 +86,7 @@ class _Reader:
         """Run ffmpeg once. Raises ItemError decode_timeout."""
         plan, facts = self.plan, self.facts
         samples = round((window.duration_s + extra_s) * SAMPLE_RATE_HZ) if hears else 0
-        lead = round(sound.late_s(facts) * SAMPLE_RATE_HZ) if window.start_s == 0 else 0
-        mono = sound.Mono(samples, lead)
+        mono = sound.Mono(samples, sound.keeps_time(facts))
         frames = np.empty((self.frames_each if sees else 0, plan.height, plan.width, 3), np.uint8)
         sinks: list[Taker] = [mono] if samples else []
         pixels = Sink(memoryview(frames.reshape(-1).view(np.uint8).data))
@@ -114,7 +113,7 @@ class _Reader:
         except TimedOut:
             raise ItemError("decode_timeout", "ffmpeg did not finish in time and was stopped") from None
         found = frames[: pixels.used // (plan.height * plan.width * 3)] if frames.size else frames
-        heard = sound.Part(mono.pcm, mono.turned, mono.odd)
+        heard = sound.Part(mono.pcm, mono.began or 0, mono.turned, mono.odd)
         return _Pass(heard, found, log, status, sound.loudest_believed(mono))
 
     def _input(self, window: Window) -> ffmpeg.nodes.FilterableStream:
@@ -148,7 +147,7 @@ class _Reader:
             source[str(self.facts.audio.index)],
             name,
             **{
-                "format": "wav",  # its header says how many channels there really are
+                "format": "matroska",  # says how many channels there really are, and when each packet begins
                 "c:a": "pcm_f32le",
                 "bitexact": None,
                 "af": ",".join(filters),
@@ -233,7 +232,7 @@ def _silent(passes: list[_Pass], reader: _Reader) -> list[str]:
     real_s = sum(part.log.samples.get(audio.index, 0) for part in passes) / audio.sample_rate_hz
     filled_s = sum(len(part.pcm) for part in passes) / SAMPLE_RATE_HZ
     if reader.plan.windows[0].start_s == 0:
-        filled_s -= sound.late_s(reader.facts)
+        filled_s -= passes[0].sound.began / SAMPLE_RATE_HZ
     if not 0 < real_s < _SHORT_SHARE * filled_s:
         return []
     return [f"Only {real_s:.1f} s of {filled_s:.1f} s of sound are there; the rest is silent."]

@@ -3,14 +3,13 @@
 ffmpeg keeps the channels apart and resamples them; they become one here, where it shows whether they cancel each
 other out. Holes in the sound stay silent, so that it stays beside its pictures.
 
-track ─▶ ffmpeg: time stamps, 16 kHz ─▶ WAV stream, all channels ─▶ Mono, half a second at a time ─▶ joined
+track ─▶ ffmpeg: time stamps, 16 kHz ─▶ Matroska stream, all channels ─▶ Mono, half a second at a time ─▶ joined
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import struct
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.media.plan import SAMPLES_PER_AUDIO_TOKEN, heard_samples, padded_samples
-from pipeline.media.probe import common_start_s
 from pipeline.media.process import READ_BYTES, plain
 from pipeline.records import SAMPLE_RATE_HZ, MediaFacts, Plan, Remark
 
@@ -31,6 +29,12 @@ _SMALLEST_GAP_S = 0.04
 _STAMPED_BY_COUNT = frozenset({"aac", "ac3", "amr", "eac3", "flac", "mp3", "wav"})
 """Containers without time stamps of their own: a gap there is the demuxer's miscount, not silence."""
 
+_CLUSTER, _SEGMENT, _TRACKS, _TRACK, _AUDIO, _GROUP = 0x1F43B675, 0x18538067, 0x1654AE6B, 0xAE, 0xE1, 0xA0
+_ENTERED = frozenset({_CLUSTER, _SEGMENT, _TRACKS, _TRACK, _AUDIO, _GROUP})
+_CHANNELS, _CLUSTER_MS, _PACKET_IDS = 0x9F, 0xE7, frozenset({0xA3, 0xA1})
+"""Matroska's elements (RFC 9559): those that hold others, and those read."""
+_PACKET = 1_024
+_SMALLEST_LEAP = SAMPLE_RATE_HZ // 50
 _BLOCK = SAMPLE_RATE_HZ // 2
 _RAMP = SAMPLE_RATE_HZ // 50
 _SILENT_POWER = 1e-8
@@ -53,9 +57,9 @@ _OFFSET = 0.01
 _OFFSET_SAMPLES = SAMPLE_RATE_HZ // 5
 
 
-def late_s(facts: MediaFacts) -> float:
-    """Return how long after the recording's start its sound begins, seconds."""
-    return facts.audio.start_s - common_start_s(facts.audio, facts.video) if facts.audio is not None else 0.0
+def keeps_time(facts: MediaFacts) -> bool:
+    """Return whether the sound's time stamps are worth following."""
+    return facts.video is not None or facts.container not in _STAMPED_BY_COUNT
 
 
 def filters(facts: MediaFacts, seeks: bool, shift_s: float, loudest: float | None = None) -> list[str]:
@@ -63,13 +67,17 @@ def filters(facts: MediaFacts, seeks: bool, shift_s: float, loudest: float | Non
 
     `shift_s` is where the recording begins on ffmpeg's clock; `seeks` if a window begins elsewhere.
     """
-    counted = facts.video is None and facts.container in _STAMPED_BY_COUNT
-    chain = [_forward_only(shift_s, facts.duration_s), "atrim=start=0"]
+    timed = keeps_time(facts)
+    stamps = _forward_only(shift_s, facts.duration_s) if timed or seeks else "asetpts=N/SR/TB"
+    chain = [stamps, "atrim=start=0"]
     if loudest is not None:  # before the resampler, which would spread such a sample; slow, hence only where needed
         chain.append(f"aeval=exprs='if(lte(abs(val(ch)),{plain(loudest)}),val(ch),0)':c=same")
-    if not counted:  # fills holes, at the stream's own rate: soxr loses its place when it has to fill
-        chain.append(f"aresample=async=1:min_hard_comp={_SMALLEST_GAP_S}" + (":first_pts=0" if seeks else ""))
-    return [*chain, f"aresample={SAMPLE_RATE_HZ}:{_resampler()}"]
+    if timed:  # fills holes, at the stream's own rate: soxr loses its place when it has to fill
+        chain.append(f"aresample=async=1:min_hard_comp={_SMALLEST_GAP_S}")
+    # A track whose channels change later keeps its first number of them: then ffmpeg mixes, float samples too loud
+    # without `rematrix_maxval`.
+    chain.append(f"aresample={SAMPLE_RATE_HZ}:rematrix_maxval=1:{_resampler()}")
+    return [*chain, f"asetnsamples=n={_PACKET}:p=0"]
 
 
 @functools.cache
@@ -85,66 +93,81 @@ def _resampler() -> str:
 
 
 class Mono:
-    """Takes a WAV stream of float32 and makes one channel of it as it comes: the mean of its channels.
+    """Takes a Matroska stream of float32 and makes one channel of it as it comes: the mean of its channels.
 
-    Where channels cancel each other out, some are turned first. Takes `samples` at most; `lead` of them are silence
-    before the stream. Holds half a second of the channels.
+    Where channels cancel each other out, some are turned first. Takes `samples` at most. If `timed`, a packet that
+    begins later than the sound before it ends leaves silence between (ffmpeg's filters fill holes, but not before
+    the first sample, nor where the track changes and the filters begin anew). Holds half a second of the channels.
     """
 
-    def __init__(self, samples: int, lead: int) -> None:
+    def __init__(self, samples: int, timed: bool) -> None:
         self._pcm = np.zeros(samples, np.float32)
-        self._used = self._lead = min(lead, samples)
-        self._header = b""
-        self._block: NDArray[np.float32] | None = None
+        self._used, self._timed = 0, timed
+        self._stream, self._cluster_ms = bytearray(), 0
+        self._block = np.empty((_BLOCK, 0), np.float32)
         self._filled = 0
         self._signs: NDArray[np.float32] | None = None
-        self.turned = 0
-        self.odd = 0
+        self.began: int | None = None
+        self.turned = self.odd = 0
         self.peak = 0.0
 
     @property
     def pcm(self) -> NDArray[np.float32]:
-        """What came so far, float32 (samples,), finite, of any level; empty if nothing came."""
-        return self._pcm[: self._used if self._used > self._lead else 0]
-
-    @property
-    def channels(self) -> int:
-        """The stream's channels, 0 before its header came."""
-        return 0 if self._block is None else self._block.shape[1]
+        """What came, float32 (samples,), finite, of any level; empty if nothing came."""
+        return self._pcm[: self._used if self.began is not None else 0]
 
     def read(self, fd: int) -> int:
         """Take what the pipe holds; return 0 at its end."""
-        if self._block is None:
-            chunk = os.read(fd, 4096)
-            self._begin(chunk)
-            return len(chunk)
-        if self._used == len(self._pcm):
-            return len(os.read(fd, READ_BYTES))
-        space = memoryview(self._block.reshape(-1).view(np.uint8).data)
-        count = os.readv(fd, [space[self._filled :]])
-        self._filled += count
-        if self._filled == len(space) or not count:
-            self._take(self._block[: self._filled // (4 * self.channels)])
-            self._filled = 0
-        return count
+        chunk = os.read(fd, READ_BYTES)
+        if not chunk:
+            self._flush()
+        elif self._used < len(self._pcm):
+            self._stream += chunk
+            del self._stream[: self._parsed(self._stream)]
+        return len(chunk)
 
-    def _begin(self, chunk: bytes) -> None:
-        """Read the header, as far as it came: chunks up to `data`, the channels in the one named `fmt `."""
-        self._header += chunk
-        at, channels = 12, 0
-        while len(self._header) >= at + 8:
-            name, size = struct.unpack_from("<4sI", self._header, at)
-            at += 8
-            if name == b"data" and channels:
-                self._block = np.empty((_BLOCK, channels), np.float32)
-                space = memoryview(self._block.reshape(-1).view(np.uint8).data)
-                rest = self._header[at:]
-                self._filled = len(rest)
-                space[: len(rest)] = rest
-                return
-            if name == b"fmt " and len(self._header) >= at + 4:
-                channels = struct.unpack_from("<H", self._header, at + 2)[0]
-            at += size
+    def _parsed(self, stream: bytearray) -> int:
+        """Take every whole element of the stream; return the number of bytes that are done with."""
+        at = 0
+        while (head := _element(stream, at)) is not None:
+            name, body, size = head
+            if name in _ENTERED:
+                at = body
+                continue
+            if body + size > len(stream):
+                break
+            at = body + size
+            if name in _PACKET_IDS:  # one byte of track number, two of time, one of flags
+                since_ms = int.from_bytes(stream[body + 1 : body + 3], "big", signed=True)
+                self._packet(np.frombuffer(stream[body + 4 : at], np.float32), self._cluster_ms + since_ms)
+            elif name == _CLUSTER_MS:
+                self._cluster_ms = int.from_bytes(stream[body:at], "big")
+            elif name == _CHANNELS:
+                self._block = np.empty((_BLOCK, int.from_bytes(stream[body:at], "big")), np.float32)
+        return at
+
+    def _packet(self, samples: NDArray[np.float32], at_ms: int) -> None:
+        """Take one packet's interleaved samples, which begin at a time on the window's axis."""
+        channels = self._block.shape[1]
+        packet = samples[: len(samples) // channels * channels].reshape(-1, channels)
+        due, now = at_ms * SAMPLE_RATE_HZ // 1000, self._used + self._filled
+        if self._timed and due - now > (_SMALLEST_LEAP if self.began is not None else 0):
+            self._flush()
+            self._used = min(due, len(self._pcm))
+        if self.began is None:
+            self.began = self._used
+        while len(packet):
+            taken = packet[: _BLOCK - self._filled]
+            self._block[self._filled : self._filled + len(taken)] = taken
+            self._filled += len(taken)
+            packet = packet[len(taken) :]
+            if self._filled == _BLOCK:
+                self._flush()
+
+    def _flush(self) -> None:
+        """Mix what the block holds."""
+        self._take(self._block[: self._filled])
+        self._filled = 0
 
     def _take(self, block: NDArray[np.float32]) -> None:
         """Append one block, (samples, channels), as one channel."""
@@ -175,6 +198,23 @@ class Mono:
         self._signs = after
         self.turned += len(block) if (after < 0).any() else 0
         return mixed
+
+
+def _element(stream: bytearray, at: int) -> tuple[int, int, int] | None:
+    """Return the EBML element there as (name, where its body begins, bytes of it); None if it has not come whole.
+
+    Names and sizes are numbers of variable length (RFC 8794, section 4): zeros before the first one bit tell it.
+    """
+    if at >= len(stream):
+        return None
+    body = at + 9 - stream[at].bit_length()
+    if body >= len(stream):
+        return None
+    after = body + 9 - stream[body].bit_length()
+    if after > len(stream):
+        return None
+    size = int.from_bytes(stream[body:after], "big") & ((1 << 7 * (after - body)) - 1)
+    return int.from_bytes(stream[at:body], "big"), after, size
 
 
 def _signs(block: NDArray[np.float32], before: NDArray[np.float32] | None) -> NDArray[np.float32]:
@@ -213,10 +253,11 @@ def loudest_believed(mono: Mono) -> float | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One window's sound: float32 (samples,), finite, of any level; samples in which channels were turned; samples
-    that were no numbers or absurd, and are silent."""
+    """One window's sound: float32 (samples,), finite, of any level; silent samples before its first packet; samples in
+    which channels were turned; samples that were no numbers or absurd, and are silent."""
 
     pcm: NDArray[np.float32]
+    began: int = 0
     turned: int = 0
     odd: int = 0
 
@@ -293,6 +334,6 @@ def _forward_only(shift_s: float, duration_s: float | None) -> str:
     leap = f"*lte(PTS*TB,{plain(shift_s + duration_s + 10)})" if duration_s is not None else ""
     expected, seen, stamp = "ld(0)", "ld(1)", "ld(2)"
     given = f"st(2,PTS-{plain(shift_s)}/TB)"
-    believed = f"not(isnan(PTS)){leap}*gt({stamp},{expected})"
-    now = f"st(2,if({seen},if({believed},{stamp},{expected}),{stamp}))"
+    believed = f"not(isnan(PTS)){leap}*(gt({stamp},{expected})+not({seen}))"
+    now = f"st(2,if({believed},{stamp},{expected}))"
     return f"asetpts='{given};{now};st(1,1);st(0,{stamp}+NB_SAMPLES);{stamp}'"
