@@ -6,7 +6,9 @@ after the window's start. Holes in the sound stay silent, so both stay aligned.
 
 from __future__ import annotations
 
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ from pipeline.errors import ItemError
 from pipeline.media import pictures, sound
 from pipeline.media.probe import common_start_s
 from pipeline.media.process import Log, Sink, Taker, TimedOut, opened, plain, run
-from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, Remark, Window
+from pipeline.records import SAMPLE_RATE_HZ, AudioStream, Decoded, MediaFacts, Plan, Remark, Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,6 +57,9 @@ class _Reader:
     def window(self, window: Window, extra_s: float) -> _Pass:
         """Return a window's sound and pictures; each alone if one made ffmpeg stop early."""
         hears, sees = self.plan.audio, self.plan.frames > 0
+        if hears and self.facts.audio is not None and self.facts.audio.channels > sound.MOST_CHANNELS:
+            crowd = self._crowd(window, extra_s, self.facts.audio)
+            return replace(crowd, frames=self._pass(window, extra_s, False, True).frames) if sees else crowd
         both = self._pass(window, extra_s, hears, sees)
         if both.loudest is not None:
             both = replace(both, sound=self._cleaned(window, extra_s, both))
@@ -75,14 +80,12 @@ class _Reader:
         while loudest is not None:
             again = self._pass(window, extra_s, True, False, loudest)
             found, loudest = again, again.loudest if again.loudest is not None and again.loudest < loudest else None
-        odd = max(first.sound.odd, 1)
+        odd = first.sound.odd or sound.absurd(first.pcm)
         if odd > len(found.pcm) // 2 and not found.pcm.any():
             raise ItemError("audio_lost", "the sound holds no number: every sample is NaN, infinite or absurd")
         return replace(found.sound, odd=odd)
 
-    def _pass(
-        self, window: Window, extra_s: float, hears: bool, sees: bool, loudest: float | None = None
-    ) -> _Pass:
+    def _pass(self, window: Window, extra_s: float, hears: bool, sees: bool, loudest: float | None = None) -> _Pass:
         """Run ffmpeg once. Raises ItemError decode_timeout."""
         plan, facts = self.plan, self.facts
         samples = round((window.duration_s + extra_s) * SAMPLE_RATE_HZ) if hears else 0
@@ -94,27 +97,68 @@ class _Reader:
             sinks.append(pixels)
         log = Log()
 
-        def argv(names: list[str]) -> list[str]:
+        def outputs(names: list[str]) -> list[ffmpeg.nodes.OutputStream]:
             named, shift_s = iter(names), self._shift_s(window, hears, sees)
-            source = self._input(window)
-            outputs = []
-            if samples:
+            source, made = self._input(window), []
+            if samples and facts.audio is not None:
                 filters = sound.filters(facts, window.start_s > 0, shift_s, loudest)
-                outputs.append(self._sound(source, filters, next(named), samples))
+                made.append(
+                    self._sound(source[str(facts.audio.index)], filters, next(named), window.duration_s + extra_s)
+                )
             if frames.size:
-                outputs.append(self._pictures(source, shift_s, next(named), len(frames)))
-            stream = ffmpeg.merge_outputs(*outputs).global_args(
+                made.append(self._pictures(source, shift_s, next(named), len(frames)))
+            return made
+
+        status = self._run(outputs, self.fd, sinks, log)
+        found = frames[: pixels.used // (plan.height * plan.width * 3)] if frames.size else frames
+        heard = sound.Part(mono.pcm, mono.began or 0, mono.turned, mono.odd)
+        return _Pass(heard, found, log, status, sound.loudest_believed(mono))
+
+    def _crowd(self, window: Window, extra_s: float, audio: AudioStream) -> _Pass:
+        """Return a window's sound whose channels are too many for ffmpeg's resampler: it only gets their mean."""
+        length_s, rate_hz = window.duration_s + extra_s, audio.sample_rate_hz
+        coding = sound.undone(audio.codec)
+        log, nothing = Log(), np.empty((0, self.plan.height, self.plan.width, 3), np.uint8)
+        if coding is None:
+            return _Pass(sound.Part(np.zeros(0, np.float32)), nothing, log, 1)
+        mean = sound.Mono(round(length_s * rate_hz), sound.keeps_time(self.facts), rate_hz, coding)
+        mono = sound.Mono(round(length_s * SAMPLE_RATE_HZ), False)
+        stamps = sound.clock(self.facts, window.start_s > 0, self._shift_s(window, True, False))
+        status = self._run(
+            lambda names: [self._sound(self._input(window)[str(audio.index)], stamps, names[0], length_s, coding)],
+            self.fd,
+            [mean],
+            log,
+        )
+        with tempfile.TemporaryFile(buffering=0) as file:
+            file.write(mean.pcm.data)
+            options = {"protocol_whitelist": "file,pipe", "format": "f32le", "ar": rate_hz, "ac": 1}
+            raw = ffmpeg.input(f"file:/dev/fd/{file.fileno()}", **options)
+            self._run(
+                lambda names: [self._sound(raw["a"], [sound.to_rate()], names[0], length_s)],
+                file.fileno(),
+                [mono],
+                Log(),
+            )
+        scale = SAMPLE_RATE_HZ / rate_hz
+        part = sound.Part(mono.pcm, began=0, turned=round(mean.turned * scale), odd=round(mean.odd * scale))
+        return _Pass(part, nothing, log, status)
+
+    def _run(
+        self, outputs: Callable[[list[str]], list[ffmpeg.nodes.OutputStream]], fd: int, takers: list[Taker], log: Log
+    ) -> int:
+        """Run ffmpeg and return its exit status. Raises ItemError decode_timeout."""
+
+        def argv(names: list[str]) -> list[str]:
+            stream = ffmpeg.merge_outputs(*outputs(names)).global_args(
                 *("-nostdin", "-hide_banner", "-loglevel", "repeat+level+verbose", "-filter_threads", "1")
             )
             return [str(argument) for argument in stream.compile()]
 
         try:
-            status = run(argv, self.fd, sinks, log, self.deadline)
+            return run(argv, fd, takers, log, self.deadline)
         except TimedOut:
             raise ItemError("decode_timeout", "ffmpeg did not finish in time and was stopped") from None
-        found = frames[: pixels.used // (plan.height * plan.width * 3)] if frames.size else frames
-        heard = sound.Part(mono.pcm, mono.began or 0, mono.turned, mono.odd)
-        return _Pass(heard, found, log, status, sound.loudest_believed(mono))
 
     def _input(self, window: Window) -> ffmpeg.nodes.FilterableStream:
         """Return the recording, from the key frame before a window that is not at the start."""
@@ -140,21 +184,21 @@ class _Reader:
     # The filters are given for each output (`af`, `vf`) and not as ffmpeg-python's graph: in one graph the
     # pictures would wait in memory for the sound to begin, and a fault in one would end both.
     def _sound(
-        self, source: ffmpeg.nodes.FilterableStream, filters: list[str], name: str, samples: int
+        self,
+        source: ffmpeg.nodes.FilterableStream,
+        filters: list[str],
+        name: str,
+        length_s: float,
+        coding: sound.Coding = sound.FLOAT,
     ) -> ffmpeg.nodes.OutputStream:
-        assert self.facts.audio is not None
-        return ffmpeg.output(
-            source[str(self.facts.audio.index)],
-            name,
-            **{
-                "format": "matroska",  # says how many channels there really are, and when each packet begins
-                "c:a": "pcm_f32le",
-                "bitexact": None,
-                "af": ",".join(filters),
-                "ar": SAMPLE_RATE_HZ,
-                "t": plain(samples / SAMPLE_RATE_HZ),
-            },
-        )
+        options: dict[str, object] = {
+            "format": "matroska",  # says how many channels there really are, and when each packet begins
+            "c:a": coding.encoder,
+            "bitexact": None,
+            "af": ",".join(filters),
+            "t": plain(length_s),
+        }
+        return ffmpeg.output(source, name, **options)
 
     def _pictures(
         self, source: ffmpeg.nodes.FilterableStream, shift_s: float, name: str, frames: int
@@ -227,7 +271,7 @@ def _lost(heard: NDArray[np.float32], seen: NDArray[np.uint8], plan: Plan) -> li
 def _silent(passes: list[_Pass], reader: _Reader) -> list[str]:
     """Return a sentence for sound that lacks much of what its time stamps promise: the holes are silent."""
     audio = reader.facts.audio
-    if audio is None or not any(part.pcm.size for part in passes):
+    if audio is None or not any(part.pcm.size for part in passes) or not sound.keeps_time(reader.facts):
         return []
     real_s = sum(part.log.samples.get(audio.index, 0) for part in passes) / audio.sample_rate_hz
     filled_s = sum(len(part.pcm) for part in passes) / SAMPLE_RATE_HZ

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +29,8 @@ _TAIL_S = 0.2
 _SMALLEST_GAP_S = 0.04
 _STAMPED_BY_COUNT = frozenset({"aac", "ac3", "amr", "eac3", "flac", "mp3", "wav"})
 """Containers without time stamps of their own: a gap there is the demuxer's miscount, not silence."""
+_JOINABLE = frozenset({"aac", "ac3", "eac3", "mp3"})
+"""Containers that people join with `cat`, whatever rate and channels the pieces have."""
 
 _CLUSTER, _SEGMENT, _TRACKS, _TRACK, _AUDIO, _GROUP = 0x1F43B675, 0x18538067, 0x1654AE6B, 0xAE, 0xE1, 0xA0
 _ENTERED = frozenset({_CLUSTER, _SEGMENT, _TRACKS, _TRACK, _AUDIO, _GROUP})
@@ -57,9 +60,51 @@ _OFFSET = 0.01
 _OFFSET_SAMPLES = SAMPLE_RATE_HZ // 5
 
 
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """How ffmpeg writes samples: its encoder, numpy's type, and the values that stand for 0 and for full scale."""
+
+    encoder: str
+    dtype: str
+    zero: float = 0.0
+    full: float = 1.0
+
+
+FLOAT = Coding("pcm_f32le", "<f4")
+_CODINGS = {
+    "pcm_[us]8": Coding("pcm_u8", "u1", 128.0, 128.0),
+    "pcm_(s16|mulaw|alaw)": Coding("pcm_s16le", "<i2", 0.0, 2.0**15),
+    "pcm_s(24|32)": Coding("pcm_s32le", "<i4", 0.0, 2.0**31),
+    "pcm_f32": FLOAT,
+    "pcm_f64": Coding("pcm_f64le", "<f8"),
+}
+MOST_CHANNELS = 64
+"""ffmpeg's resampler, which also converts samples, takes no more."""
+
+
+def undone(codec: str) -> Coding | None:
+    """Return the coding in which the decoder of a PCM codec gives its samples; None for other codecs."""
+    return next((coding for pattern, coding in _CODINGS.items() if re.match(pattern, codec)), None)
+
+
 def keeps_time(facts: MediaFacts) -> bool:
     """Return whether the sound's time stamps are worth following."""
     return facts.video is not None or facts.container not in _STAMPED_BY_COUNT
+
+
+def clock(facts: MediaFacts, seeks: bool, shift_s: float) -> list[str]:
+    """Return ffmpeg's filters that set the track's time stamps and cut what lies before the window."""
+    stamps = _forward_only(shift_s, facts.duration_s) if keeps_time(facts) or seeks else "asetpts=N/SR/TB"
+    return [stamps, "atrim=start=0"]
+
+
+def to_rate() -> str:
+    """Return ffmpeg's filter to 16 kHz.
+
+    A track whose channels change later keeps its first number of them: then ffmpeg mixes, float samples too loud
+    without `rematrix_maxval`.
+    """
+    return f"aresample={SAMPLE_RATE_HZ}:rematrix_maxval=1:{_resampler()}"
 
 
 def filters(facts: MediaFacts, seeks: bool, shift_s: float, loudest: float | None = None) -> list[str]:
@@ -68,16 +113,15 @@ def filters(facts: MediaFacts, seeks: bool, shift_s: float, loudest: float | Non
     `shift_s` is where the recording begins on ffmpeg's clock; `seeks` if a window begins elsewhere.
     """
     timed = keeps_time(facts)
-    stamps = _forward_only(shift_s, facts.duration_s) if timed or seeks else "asetpts=N/SR/TB"
-    chain = [stamps, "atrim=start=0"]
+    chain = clock(facts, seeks, shift_s)
     if loudest is not None:  # before the resampler, which would spread such a sample; slow, hence only where needed
         chain.append(f"aeval=exprs='if(lte(abs(val(ch)),{plain(loudest)}),val(ch),0)':c=same")
     if timed:  # fills holes, at the stream's own rate: soxr loses its place when it has to fill
         chain.append(f"aresample=async=1:min_hard_comp={_SMALLEST_GAP_S}")
-    # A track whose channels change later keeps its first number of them: then ffmpeg mixes, float samples too loud
-    # without `rematrix_maxval`.
-    chain.append(f"aresample={SAMPLE_RATE_HZ}:rematrix_maxval=1:{_resampler()}")
-    return [*chain, f"asetnsamples=n={_PACKET}:p=0"]
+    chain.append(to_rate())
+    if facts.container not in _JOINABLE:  # fewer packets to take; where the track changes, ffmpeg loses one begun
+        chain.append(f"asetnsamples=n={_PACKET}:p=0")
+    return chain
 
 
 @functools.cache
@@ -85,7 +129,11 @@ def _resampler() -> str:
     """Return the options of the best resampler that this ffmpeg has: soxr, else its own with a longer filter."""
     try:
         built = subprocess.run(
-            ["ffmpeg", "-hide_banner", "-buildconf"], stdin=subprocess.DEVNULL, capture_output=True, timeout=10
+            ["ffmpeg", "-hide_banner", "-buildconf"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=10,
+            check=True,
         ).stdout
     except (OSError, subprocess.SubprocessError):
         built = b""
@@ -93,18 +141,19 @@ def _resampler() -> str:
 
 
 class Mono:
-    """Takes a Matroska stream of float32 and makes one channel of it as it comes: the mean of its channels.
+    """Takes a Matroska stream of PCM and makes one channel of it as it comes: the mean of its channels.
 
     Where channels cancel each other out, some are turned first. Takes `samples` at most. If `timed`, a packet that
     begins later than the sound before it ends leaves silence between (ffmpeg's filters fill holes, but not before
     the first sample, nor where the track changes and the filters begin anew). Holds half a second of the channels.
     """
 
-    def __init__(self, samples: int, timed: bool) -> None:
+    def __init__(self, samples: int, timed: bool, rate_hz: int = SAMPLE_RATE_HZ, coding: Coding = FLOAT) -> None:
         self._pcm = np.zeros(samples, np.float32)
+        self._rate_hz, self._coding = rate_hz, coding
         self._used, self._timed = 0, timed
         self._stream, self._cluster_ms = bytearray(), 0
-        self._block = np.empty((_BLOCK, 0), np.float32)
+        self._block = np.empty((0, _BLOCK), np.float32)
         self._filled = 0
         self._signs: NDArray[np.float32] | None = None
         self.began: int | None = None
@@ -139,65 +188,72 @@ class Mono:
             at = body + size
             if name in _PACKET_IDS:  # one byte of track number, two of time, one of flags
                 since_ms = int.from_bytes(stream[body + 1 : body + 3], "big", signed=True)
-                self._packet(np.frombuffer(stream[body + 4 : at], np.float32), self._cluster_ms + since_ms)
+                self._packet(np.frombuffer(stream[body + 4 : at], self._coding.dtype), self._cluster_ms + since_ms)
             elif name == _CLUSTER_MS:
                 self._cluster_ms = int.from_bytes(stream[body:at], "big")
             elif name == _CHANNELS:
-                self._block = np.empty((_BLOCK, int.from_bytes(stream[body:at], "big")), np.float32)
+                self._block = np.empty((int.from_bytes(stream[body:at], "big"), _BLOCK), np.float32)
         return at
 
-    def _packet(self, samples: NDArray[np.float32], at_ms: int) -> None:
+    def _packet(self, samples: NDArray[Any], at_ms: int) -> None:
         """Take one packet's interleaved samples, which begin at a time on the window's axis."""
-        channels = self._block.shape[1]
-        packet = samples[: len(samples) // channels * channels].reshape(-1, channels)
-        due, now = at_ms * SAMPLE_RATE_HZ // 1000, self._used + self._filled
+        packet = samples.reshape(-1, len(self._block)).T
+        if self._coding.full != 1.0:
+            packet = ((packet - self._coding.zero) / self._coding.full).astype(np.float32)
+        due, now = at_ms * self._rate_hz // 1000, self._used + self._filled
         if self._timed and due - now > (_SMALLEST_LEAP if self.began is not None else 0):
             self._flush()
             self._used = min(due, len(self._pcm))
         if self.began is None:
             self.began = self._used
-        while len(packet):
-            taken = packet[: _BLOCK - self._filled]
-            self._block[self._filled : self._filled + len(taken)] = taken
-            self._filled += len(taken)
-            packet = packet[len(taken) :]
+        while packet.shape[1]:
+            taken = packet[:, : _BLOCK - self._filled]
+            until = self._filled + taken.shape[1]
+            self._block[:, self._filled : until] = taken
+            self._filled = until
+            packet = packet[:, taken.shape[1] :]
             if self._filled == _BLOCK:
                 self._flush()
 
     def _flush(self) -> None:
-        """Mix what the block holds."""
-        self._take(self._block[: self._filled])
+        """Append what the block holds, as one channel."""
+        block = self._block[:, : min(self._filled, len(self._pcm) - self._used)]
         self._filled = 0
-
-    def _take(self, block: NDArray[np.float32]) -> None:
-        """Append one block, (samples, channels), as one channel."""
-        block = block[: len(self._pcm) - self._used]
-        if not len(block):
+        if not block.size:
             return
-        peak = float(max(block.max(), -block.min()))
+        peak = _peak(block)
         if not peak <= _LOUDEST_CODED:  # true of what is no number, too
-            real = np.abs(block) <= _LOUDEST_CODED
-            self.odd += int(np.count_nonzero(~real.all(axis=1)))
-            block[~real] = 0.0
-            peak = float(np.abs(block).max())
+            absurd = ~(np.abs(block) <= _LOUDEST_CODED)
+            self.odd += int(np.count_nonzero(absurd.any(axis=0)))
+            block[absurd] = 0.0
+            peak = _peak(block)
         self.peak = max(self.peak, peak)
-        self._pcm[self._used : self._used + len(block)] = self._mixed(block)
-        self._used += len(block)
+        after = self._used + block.shape[1]
+        self._mix(block, self._pcm[self._used : after])
+        self._used = after
 
-    def _mixed(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the mean of a block's channels, (samples,); a channel that begins to be turned is faded over."""
-        channels = block.shape[1]
+    def _mix(self, block: NDArray[np.float32], mono: NDArray[np.float32]) -> None:
+        """Write the mean of a block's channels to `mono`; a channel that begins to be turned is faded over."""
+        channels, samples = block.shape
         if channels == 1:
-            return block[:, 0]
+            mono[:] = block[0]
+            return
         before = self._signs
-        after = before if before is not None and len(block) < _RAMP else _signs(block, before)
-        mixed: NDArray[np.float32] = block @ (after / channels)
+        after = before if before is not None and samples < _RAMP else _signs(block, before)
         if before is not None and (before != after).any():
-            fade = np.linspace(0, 1, min(_RAMP, len(block)), endpoint=False, dtype=np.float32)[:, None]
-            mixed[: len(fade)] = (block[: len(fade)] * (before + fade * (after - before))).mean(axis=1)
+            fade = np.linspace(0, 1, min(_RAMP, samples), endpoint=False, dtype=np.float32)
+            block[:, : len(fade)] *= (before[:, None] + fade * (after - before)[:, None]) * after[:, None]
+        if (after < 0).any():
+            block *= after[:, None]
+            self.turned += samples
+        np.add.reduce(block, axis=0, out=mono)
+        mono *= np.float32(1 / channels)
         self._signs = after
-        self.turned += len(block) if (after < 0).any() else 0
-        return mixed
+
+
+def _peak(block: NDArray[np.float32]) -> float:
+    """Return the largest magnitude, NaN if one is none."""
+    return float(np.maximum(block.max(), -block.min()))
 
 
 def _element(stream: bytearray, at: int) -> tuple[int, int, int] | None:
@@ -218,10 +274,16 @@ def _element(stream: bytearray, at: int) -> tuple[int, int, int] | None:
 
 
 def _signs(block: NDArray[np.float32], before: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """Return +1 or -1 for each channel of a block, (samples, channels), so that none cancels another out."""
-    centred = block - block.mean(axis=0)
-    powers = (centred.T @ centred).astype(np.float64) / len(block)
-    signs = np.ones(len(powers))
+    """Return +1 or -1 for each channel of a block, (channels, samples), so that none cancels another out."""
+    count, samples = block.shape
+    means = block.mean(axis=1)
+    if count > 2:
+        products = block @ block.T
+    else:  # numpy hands the product of two rows to several threads, which costs more than it is
+        across = np.dot(block[0], block[1])
+        products = np.array([[np.dot(block[0], block[0]), across], [across, np.dot(block[1], block[1])]])
+    powers = products / samples - np.outer(means, means)
+    signs = np.ones(count)
     total = float(np.trace(powers))
     if total < _SILENT_POWER:
         return signs.astype(np.float32) if before is None else before
@@ -230,7 +292,7 @@ def _signs(block: NDArray[np.float32], before: NDArray[np.float32] | None) -> ND
     pairs = own[:, None] + own[None, :]
     tied = np.where((2 * np.abs(powers) > (1 - share) * pairs) & (pairs > _SILENT_POWER), powers, 0.0)
     if (tied < 0).any():
-        for channel in range(1, len(signs)):
+        for channel in range(1, count):
             signs[channel] = -1.0 if tied[channel, :channel] @ signs[:channel] < 0 else 1.0
     if signs @ powers @ signs < share * total:  # three or more that cancel only together
         strongest = np.linalg.eigh(powers)[1][:, -1]
@@ -249,6 +311,11 @@ def loudest_believed(mono: Mono) -> float | None:
         return None
     over = np.count_nonzero(np.abs(mono.pcm) > 1.0)
     return _LOUDEST_STRAY if over < _FEW * len(mono.pcm) else None
+
+
+def absurd(pcm: NDArray[np.float32]) -> int:
+    """Return how many samples are beyond any real recording's full scale."""
+    return int(np.count_nonzero(np.abs(pcm) > _BEYOND_DOUBT))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
