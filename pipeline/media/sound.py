@@ -40,8 +40,8 @@ _PACKET = 1_024
 _SMALLEST_LEAP = SAMPLE_RATE_HZ // 50
 _BLOCK = SAMPLE_RATE_HZ // 2
 _RAMP = SAMPLE_RATE_HZ // 50
-_SILENT_POWER = 1e-8
-"""Mean square of what counts as silence: -80 dB of full scale."""
+_SILENT_POWER = 1e-7
+"""Mean square of what counts as silence: -70 dB of full scale. Hum in the pauses may cancel."""
 _CANCELS, _CANCELS_STILL = 0.2, 0.5
 """Two channels cancel if their sum has less than this share of their powers' sum; independent ones have all of it.
 
@@ -137,7 +137,7 @@ def _resampler() -> str:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         built = b""
-    return "resampler=soxr" if b"--enable-libsoxr" in built else "filter_size=64:phase_shift=10:cutoff=0.97"
+    return "resampler=soxr" if b"--enable-libsoxr" in built else "filter_size=128:phase_shift=10:cutoff=0.955"
 
 
 class Mono:
@@ -153,7 +153,7 @@ class Mono:
         self._rate_hz, self._coding = rate_hz, coding
         self._used, self._timed = 0, timed
         self._stream, self._cluster_ms = bytearray(), 0
-        self._block = np.empty((0, _BLOCK), np.float32)
+        self._block = np.empty((1, _BLOCK), np.float32)  # Matroska's default, which a writer may leave out
         self._filled = 0
         self._signs: NDArray[np.float32] | None = None
         self.began: int | None = None
@@ -364,7 +364,7 @@ def _levelled(pcm: NDArray[np.float32], length: int) -> list[str]:
     if not live.any():
         return []
     said = []
-    offset = float(tokens.mean(axis=1, dtype=np.float64)[live].mean())
+    offset = float(np.median(tokens.mean(axis=1)[live]))
     if length >= _OFFSET_SAMPLES and abs(offset) > _OFFSET * max(1.0, float(highs.max()), -float(lows.min())):
         np.subtract(tokens, np.float32(offset), out=tokens, where=live[:, None])
         pcm[length:] = 0.0
@@ -396,11 +396,13 @@ def _forward_only(shift_s: float, duration_s: float | None) -> str:
     """Return the filter that shifts time stamps by `shift_s` and never lets them run back.
 
     Broken files hold time stamps that overlap or leap far past the end; taken at their word, sound would be
-    cut or hours of silence inserted.
+    cut or hours of silence inserted. A leap forward needs a second frame that agrees: where the sample rate changes,
+    ffmpeg counts one frame's time at the wrong rate.
     """
-    leap = f"*lte(PTS*TB,{plain(shift_s + duration_s + 10)})" if duration_s is not None else ""
-    expected, seen, stamp = "ld(0)", "ld(1)", "ld(2)"
+    inside = f"*lte(PTS*TB,{plain(shift_s + duration_s + 10)})" if duration_s is not None else ""
+    expected, seen, stamp, leapt, leaps = (f"ld({slot})" for slot in range(5))
     given = f"st(2,PTS-{plain(shift_s)}/TB)"
-    believed = f"not(isnan(PTS)){leap}*(gt({stamp},{expected})+not({seen}))"
+    ahead = f"st(4,{seen}*gt({stamp}-{expected},{_SMALLEST_GAP_S}/TB))"
+    believed = f"not(isnan(PTS)){inside}*(gt({stamp},{expected})+not({seen}))*(not({leaps})+{leapt})"
     now = f"st(2,if({believed},{stamp},{expected}))"
-    return f"asetpts='{given};{now};st(1,1);st(0,{stamp}+NB_SAMPLES);{stamp}'"
+    return f"asetpts='{given};{ahead};{now};st(3,{leaps});st(1,1);st(0,{stamp}+NB_SAMPLES);{stamp}'"
