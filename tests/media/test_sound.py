@@ -7,6 +7,7 @@ import struct
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,17 +39,17 @@ def said(decoded: Decoded) -> str:
     return " ".join(remark.text for remark in decoded.remarks if remark.code == "sound_mended")
 
 
-def written(path: Path, samples: NDArray[np.float64], rate_hz: int = RATE_HZ, subtype: str = "FLOAT") -> Path:
+def written(path: Path, samples: NDArray[Any], rate_hz: int = RATE_HZ, subtype: str = "FLOAT") -> Path:
     soundfile.write(path, samples, rate_hz, subtype=subtype)
     return path
 
 
 def noise(seconds: float, rate_hz: int = RATE_HZ, seed: int = 1) -> NDArray[np.float64]:
     white = np.random.default_rng(seed).standard_normal(round(seconds * rate_hz))
-    return 0.1 * np.convolve(white, np.ones(4) / 4, "same")
+    return np.asarray(0.1 * np.convolve(white, np.ones(4) / 4, "same"), np.float64)
 
 
-def alike(ours: NDArray[np.float32], reference: NDArray[np.float64]) -> float:
+def alike(ours: NDArray[np.float32], reference: NDArray[Any]) -> float:
     return float(np.corrcoef(ours[: len(reference)], reference)[0, 1])
 
 
