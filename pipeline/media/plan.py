@@ -68,7 +68,7 @@ def frame_size(width: int, height: int, max_pixels: int) -> tuple[int, int]:
         raise ValueError("a frame takes at least 32x32 pixels")
     columns, rows = _units(width), _units(height)
     if columns * rows > most_tokens:
-        shrink = max(1.0, math.sqrt(width * height / max_pixels))
+        shrink = math.sqrt(width * height / max_pixels)
         columns = min(most_tokens, max(1, math.floor(width / shrink / PATCH_PIXELS)))
         rows = min(most_tokens // columns, max(1, math.floor(height / shrink / PATCH_PIXELS)))
     return columns * PATCH_PIXELS, rows * PATCH_PIXELS

@@ -1,6 +1,9 @@
 """The sound of a recording: what ffmpeg does with it, and one track of PCM from what it gave.
 
-Holes in the sound stay silent, so that it stays beside its pictures.
+ffmpeg keeps the channels apart and resamples them; they become one here, where it shows whether they cancel each
+other out. Holes in the sound stay silent, so that it stays beside its pictures.
+
+track ─▶ ffmpeg: time stamps, 16 kHz ─▶ Matroska stream, all channels ─▶ Mono, half a second at a time ─▶ joined
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.media.plan import heard_samples, padded_samples
-from pipeline.media.probe import common_start_s
+from pipeline.media.capabilities import built_with
+from pipeline.media.mono import Part
+from pipeline.media.plan import SAMPLES_PER_AUDIO_TOKEN, heard_samples, padded_samples
 from pipeline.media.process import plain
 from pipeline.records import SAMPLE_RATE_HZ, MediaFacts, Plan, Remark
 
@@ -22,54 +26,104 @@ _TAIL_S = 0.2
 _SMALLEST_GAP_S = 0.04
 _STAMPED_BY_COUNT = frozenset({"aac", "ac3", "amr", "eac3", "flac", "mp3", "wav"})
 """Containers without time stamps of their own: a gap there is the demuxer's miscount, not silence."""
+_JOINABLE = frozenset({"aac", "ac3", "eac3", "mp3"})
+"""Containers that people join with `cat`, whatever rate and channels the pieces have."""
+
+_PACKET = 1_024
+_OVERSHOOT, _LOUD_OVERSHOOT = 1.26, 2.0
+"""Peaks that decoders of lossy codecs reach: 2 dB often, 6 dB for a moment."""
+_MANY_OVER = 1e-3
+_OUTLIER = 10.0
+_OFFSET = 0.01
+_OFFSET_SAMPLES = SAMPLE_RATE_HZ // 5
 
 
-def late_s(facts: MediaFacts) -> float:
-    """Return how long after the recording's start its sound begins, seconds."""
-    return facts.audio.start_s - common_start_s(facts.audio, facts.video) if facts.audio is not None else 0.0
+def keeps_time(facts: MediaFacts) -> bool:
+    """Return whether the sound's time stamps are worth following."""
+    return facts.video is not None or facts.container not in _STAMPED_BY_COUNT
 
 
-def filters(facts: MediaFacts, seeks: bool, shift_s: float, channel: int | None = None) -> list[str]:
-    """Return ffmpeg's filters from the track to mono at 16 kHz; of one channel alone if `channel` is given.
+def filters(facts: MediaFacts, seeks: bool, shift_s: float, loudest: float | None = None) -> list[str]:
+    """Return ffmpeg's filters from the track to 16 kHz, all channels kept; samples beyond `loudest` become silent.
 
     `shift_s` is where the recording begins on ffmpeg's clock; `seeks` if a window begins elsewhere.
     """
-    counted = facts.video is None and facts.container in _STAMPED_BY_COUNT
-    mixer = "aresample=rematrix_maxval=1"  # the mean of the channels: float samples are else mixed too loud
-    if not counted:  # fills holes, at the stream's own rate: soxr loses its place when it has to fill
-        mixer += f":async=1:min_hard_comp={_SMALLEST_GAP_S}" + (":first_pts=0" if seeks else "")
-    chain = [
-        _forward_only(shift_s, facts.duration_s),
-        "atrim=start=0",
-        mixer,
-        "aformat=channel_layouts=mono" if channel is None else f"pan=mono|c0=c{channel}",
-        f"aresample={SAMPLE_RATE_HZ}:resampler=soxr",
-    ]
-    if not seeks and (late := late_s(facts)) > 0:
-        chain.append(f"adelay=delays={round(late * 1000)}:all=1")
+    timed = keeps_time(facts)
+    stamps = _forward_only(shift_s, facts.duration_s) if timed or seeks else "asetpts=N/SR/TB"
+    chain = [stamps, "atrim=start=0"]
+    if loudest is not None:  # before the resampler, which would spread such a sample; slow, hence only where needed
+        chain.append(f"aeval=exprs='if(lte(abs(val(ch)),{plain(loudest)}),val(ch),0)':c=same")
+    if timed:  # fills holes, at the stream's own rate: soxr loses its place when it has to fill
+        chain.append(f"aresample=async=1:min_hard_comp={_SMALLEST_GAP_S}")
+    # A track whose channels change later keeps its first number of them: then ffmpeg mixes, float samples too loud
+    # without `rematrix_maxval`.
+    chain.append(f"aresample={SAMPLE_RATE_HZ}:rematrix_maxval=1:{_resampler()}")
+    if facts.container not in _JOINABLE:  # fewer packets to take; where the track changes, ffmpeg loses one begun
+        chain.append(f"asetnsamples=n={_PACKET}:p=0")
     return chain
 
 
-def joined(
-    parts: Sequence[NDArray[np.float32]], facts: MediaFacts, plan: Plan
-) -> tuple[NDArray[np.float32], list[Remark]]:
-    """Return the windows' sound end to end, finite, within -1..1, padded to whole tokens; and what was odd in it."""
-    remarks: list[Remark] = []
+def _resampler() -> str:
+    """Return the options of the best resampler that this ffmpeg has: soxr, else its own with a longer filter."""
+    if built_with("--enable-libsoxr"):
+        return "resampler=soxr"
+    return "filter_size=128:phase_shift=10:cutoff=0.955"
+
+
+def joined(parts: Sequence[Part], facts: MediaFacts, plan: Plan) -> tuple[NDArray[np.float32], list[Remark]]:
+    """Return the windows' sound end to end, within -1..1, padded to whole tokens; and what was mended in it."""
     lengths = [round(window.duration_s * SAMPLE_RATE_HZ) for window in plan.windows]
     if len(lengths) == 1:
-        lengths = [_length(len(parts[0]), lengths[0], heard_samples(facts, plan.windows))]
+        lengths = [_length(len(parts[0].pcm), lengths[0], heard_samples(facts, plan.windows))]
     else:
-        lengths[-1] = min(max(len(parts[-1]), 1), lengths[-1])
+        lengths[-1] = min(max(len(parts[-1].pcm), 1), lengths[-1])
     pcm = np.zeros(padded_samples(sum(lengths)), np.float32)
     at = 0
     for part, length in zip(parts, lengths, strict=True):
-        pcm[at : at + min(length, len(part))] = part[:length]
+        pcm[at : at + min(length, len(part.pcm))] = part.pcm[:length]
         at += length
-    if odd := int(np.count_nonzero(~np.isfinite(pcm))):
-        remarks.append(Remark("sound_mended", f"{odd} samples of the sound are no numbers; they are silent."))
-        np.nan_to_num(pcm, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+    said = []
+    if turned := sum(part.turned for part in parts):
+        seconds = turned / SAMPLE_RATE_HZ
+        said.append(f"Channels cancel each other out for {seconds:.1f} s; some were turned to be heard.")
+    if odd := sum(part.odd for part in parts):
+        seconds = odd / SAMPLE_RATE_HZ
+        said.append(f"Samples that are no numbers or absurdly large spoil {seconds:.2f} s; they are silent.")
+    said += _levelled(pcm, at)
+    return pcm, [Remark("sound_mended", text) for text in said]
+
+
+def _levelled(pcm: NDArray[np.float32], length: int) -> list[str]:
+    """Remove an offset, bring the sound within -1..1, in place; return what was done where it matters.
+
+    `length` is where the padding begins. Sound much of which is beyond full scale becomes quieter as a whole; a few
+    peaks are cut.
+    """
+    tokens = pcm.reshape(-1, SAMPLES_PER_AUDIO_TOKEN)
+    lows, highs = tokens.min(axis=1), tokens.max(axis=1)
+    live = (lows != 0) | (highs != 0)  # a hole is silent, and stays so
+    if not live.any():
+        return []
+    said = []
+    offset = float(np.median(tokens.mean(axis=1)[live]))
+    if length >= _OFFSET_SAMPLES and abs(offset) > _OFFSET * max(1.0, float(highs.max()), -float(lows.min())):
+        np.subtract(tokens, np.float32(offset), out=tokens, where=live[:, None])
+        pcm[length:] = 0.0
+        highs, lows = highs - offset, lows - offset
+        said.append(f"A constant offset of {offset:.2f} of full scale was removed.")
+    peaks = np.maximum(highs, -lows)
+    peak = float(peaks.max())
+    if peak <= 1.0:
+        return said
+    over = sum(int(np.count_nonzero(np.abs(token) > 1.0)) for token in tokens[peaks > 1.0])
+    if over > _MANY_OVER * length and peak > _OVERSHOOT:
+        level = float(peaks[peaks <= _OUTLIER * np.quantile(peaks[live], 0.9)].max(initial=1.0))
+        pcm /= np.float32(level)
+        said.append(f"The sound goes beyond full scale, up to {level:.3g} times; it was made quieter as a whole.")
+    elif peak > _LOUD_OVERSHOOT:
+        said.append(f"{over} samples beyond full scale, up to {peak:.3g} times, were cut.")
     np.clip(pcm, -1.0, 1.0, out=pcm)
-    return pcm, remarks
+    return said
 
 
 def _length(found: int, window: int, planned: int) -> int:
@@ -83,11 +137,13 @@ def _forward_only(shift_s: float, duration_s: float | None) -> str:
     """Return the filter that shifts time stamps by `shift_s` and never lets them run back.
 
     Broken files hold time stamps that overlap or leap far past the end; taken at their word, sound would be
-    cut or hours of silence inserted.
+    cut or hours of silence inserted. A leap forward needs a second frame that agrees: where the sample rate changes,
+    ffmpeg counts one frame's time at the wrong rate.
     """
-    leap = f"*lte(PTS*TB,{plain(shift_s + duration_s + 10)})" if duration_s is not None else ""
-    expected, seen, stamp = "ld(0)", "ld(1)", "ld(2)"
+    inside = f"*lte(PTS*TB,{plain(shift_s + duration_s + 10)})" if duration_s is not None else ""
+    expected, seen, stamp, leapt, leaps = (f"ld({slot})" for slot in range(5))
     given = f"st(2,PTS-{plain(shift_s)}/TB)"
-    believed = f"not(isnan(PTS)){leap}*gt({stamp},{expected})"
-    now = f"st(2,if({seen},if({believed},{stamp},{expected}),{stamp}))"
-    return f"asetpts='{given};{now};st(1,1);st(0,{stamp}+NB_SAMPLES);{stamp}'"
+    ahead = f"st(4,{seen}*gt({stamp}-{expected},{_SMALLEST_GAP_S}/TB))"
+    believed = f"not(isnan(PTS)){inside}*(gt({stamp},{expected})+not({seen}))*(not({leaps})+{leapt})"
+    now = f"st(2,if({believed},{stamp},{expected}))"
+    return f"asetpts='{given};{ahead};{now};st(3,{leaps});st(1,1);st(0,{stamp}+NB_SAMPLES);{stamp}'"

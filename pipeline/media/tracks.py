@@ -16,6 +16,8 @@ from pipeline.records import JsonObject, Remark
 Sense = Literal["audio", "video"]
 
 _SAMPLE_RATES_HZ = (1_000, 1_000_000)
+_MOST_CHANNELS = 64
+"""ffmpeg's resampler takes no more."""
 _NO_TRACK = ("attached_pic", "timed_thumbnails")
 _NAMES = {"audio": ("sound", "heard"), "video": ("picture", "seen")}
 
@@ -79,8 +81,10 @@ def _fault(stream: JsonObject, encrypted: set[int]) -> str | None:
     if stream["codec_type"] == "video":
         sized = (finite(stream.get("width")) or 0) > 0 and (finite(stream.get("height")) or 0) > 0
         return None if sized else f"{codec} without a picture size"
-    rate_hz = finite(stream.get("sample_rate")) or 0
-    return None if _SAMPLE_RATES_HZ[0] <= rate_hz <= _SAMPLE_RATES_HZ[1] else f"{codec} at {rate_hz:g} Hz"
+    rate_hz, channels = finite(stream.get("sample_rate")) or 0, finite(stream.get("channels")) or 0
+    if not _SAMPLE_RATES_HZ[0] <= rate_hz <= _SAMPLE_RATES_HZ[1]:
+        return f"{codec} at {rate_hz:g} Hz"
+    return None if channels <= _MOST_CHANNELS else f"{codec} of {channels:g} channels"
 
 
 def _encrypted(packets: list[JsonObject]) -> set[int]:
