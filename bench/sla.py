@@ -21,6 +21,7 @@ import numpy as np
 import polars
 import yaml
 
+from bench.clips import ffmpeg
 from bench.result import Figure, report
 
 ROOT = Path(__file__).parents[1]
@@ -49,7 +50,7 @@ def make_clips(folder: Path, count: int) -> None:
         if path.exists():
             continue
         loop = ("-stream_loop", "-1", "-i", str(base), "-t", f"{length_s:.2f}", "-c", "copy")
-        _ffmpeg(*loop, "-metadata", f"title={number}", str(path))
+        ffmpeg(*loop, "-metadata", f"title={number}", str(path))
         if broken:
             path.write_bytes(path.read_bytes()[: rng.integers(1, 2000)])
 
@@ -60,12 +61,8 @@ def _base(stem: Path, pictures: str | None, sound: str) -> Path:
         seen = ("-f", "lavfi", "-i", pictures) if pictures else ()
         heard = ("-f", "lavfi", "-i", sound, "-t", str(_SECONDS_OF_BASE), "-c:a", "aac")
         coded = ("-c:v", "libx264", "-preset", "veryfast", "-pix_fmt", "yuv420p") if pictures else ()
-        _ffmpeg(*seen, *heard, *coded, str(path))
+        ffmpeg(*seen, *heard, *coded, str(path))
     return path
-
-
-def _ffmpeg(*arguments: str) -> None:
-    subprocess.run(["ffmpeg", "-nostdin", "-loglevel", "error", "-y", *arguments], check=True, timeout=600)
 
 
 def screen(folder: Path, name: str, sla_s: float) -> tuple[dict[str, Any], polars.DataFrame]:
