@@ -1,4 +1,4 @@
-"""Clips for measuring: 20 s of 720p H.264 with AAC, as many as wanted, each with other bytes; and how clips are made."""
+"""How clips are made; and those of 20 s of 720p H.264 with AAC, as many as wanted, each with other bytes."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from bench.runs import DEMO_JOB
 from pipeline.front_end import FrontEnd
 from pipeline.hardware.environment import prepare_this_process
 from pipeline.job import load_job
+from pipeline.media.ladder import Forecast
 from pipeline.records import Item, Prepared
 from pipeline.resolve import resolve
 
@@ -69,7 +70,7 @@ class Worker:
         self.front_end.warm_up()
 
     def measure(self, path: bytes, budget_s: float = 60.0, limit_s: float = 90.0) -> Measured:
-        """Prepare one item in a fork; it is killed after `limit_s`."""
+        """Prepare one item in a fork as a run with nothing else to do would; the fork is killed after `limit_s`."""
         idle_bytes = memory_bytes(os.getpid(), "VmRSS")
         readable, writable = os.pipe()
         begun = time.monotonic()
@@ -94,7 +95,7 @@ class Worker:
         try:
             Path("/proc/self/clear_refs").write_bytes(_RESET_PEAK)
             before_bytes, begun = memory_bytes(os.getpid(), "VmRSS"), time.monotonic()
-            prepared, _ = self.front_end.prepare(item_of(path), "measured", budget_s)
+            prepared, _ = self.front_end.prepare(item_of(path), "measured", budget_s, Forecast())
             seconds = time.monotonic() - begun
             growth_bytes = max(0, memory_bytes(os.getpid(), "VmHWM") - before_bytes)
             with open(writable, "wb") as pipe:

@@ -126,9 +126,7 @@ def table(
     return lines
 
 
-def figures(
-    seen: Mapping[bytes, Seen], alone: Mapping[bytes, Measured], expected: Mapping[str, Right]
-) -> list[Figure]:
+def figures(seen: Mapping[bytes, Seen], alone: Mapping[bytes, Measured], expected: Mapping[str, Right]) -> list[Figure]:
     """Return the measures that hold with and without a run."""
     judged = {path: right for path in seen if (right := right_for(path, expected)) is not None}
     wrong = [path for path, right in judged.items() if not right.holds(seen[path].got, seen[path].reason)]
@@ -160,7 +158,7 @@ def _names(paths: Iterable[bytes]) -> str:
 def row_figures(ended: Ended, listed: set[bytes]) -> list[Figure]:
     """Return the measures of the run itself: a row for everything that a walk of the folders finds."""
     missing, lost = listed - set(ended.rows), ended.lost_workers()
-    said_missing = ended.summary["missing"]["count"] if isinstance(ended.summary.get("missing"), dict) else 0
+    said_missing = ended.summary["missing_count"]
     late = sum(screened_s(row) > LONGEST_S for row in ended.rows.values())
     return [
         Figure("rows", len(ended.rows), "", f"{len(listed)}", len(ended.rows) == len(listed) and not missing),
