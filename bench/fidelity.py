@@ -220,11 +220,12 @@ def full_decode(path: bytes, width: int, height: int) -> tuple[NDArray[np.uint8]
     """Return every frame of the first picture track by ffmpeg, scaled, and its time by ffprobe, seconds."""
     source = b"file:" + path
     shown = ["-select_streams", "V:0", "-show_entries", "frame=best_effort_timestamp_time", "-of", "json"]
-    said = subprocess.run(["ffprobe", "-v", "error", *shown, source], check=True, capture_output=True).stdout
+    probing: list[str | bytes] = ["ffprobe", "-v", "error", *shown, source]
+    said = subprocess.run(probing, check=True, capture_output=True).stdout
     times = [float(frame["best_effort_timestamp_time"]) for frame in json.loads(said)["frames"]]
     scaled = ["-map", "0:V:0", "-vf", f"{_SCALE.format(width=width, height=height)}", "-vsync", "passthrough"]
     raw = ["-pix_fmt", "rgb24", "-f", "rawvideo", "-"]
-    command = ["ffmpeg", "-nostdin", "-v", "error", "-i", source, *scaled, *raw]
+    command: list[str | bytes] = ["ffmpeg", "-nostdin", "-v", "error", "-i", source, *scaled, *raw]
     pixels = np.frombuffer(subprocess.run(command, check=True, capture_output=True).stdout, np.uint8)
     frames = pixels.reshape(-1, height, width, 3)
     return frames, np.array(times[: len(frames)])
@@ -235,7 +236,8 @@ def compare_frames(name: str, path: bytes, chosen: Plan, decoded: Decoded) -> li
     frames, times_s = full_decode(path, chosen.width, chosen.height)
     times_s = times_s - times_s[0]
     ends_s = np.append(times_s[1:], max(decoded.decoded_s, times_s[-1]))
-    psnrs, off = [], []
+    psnrs: list[float] = []
+    off: list[float] = []
     for frame, time_s in zip(decoded.frames, decoded.times_s + chosen.windows[0].start_s, strict=True):
         if psnrs and time_s >= ends_s[-1]:
             break  # repeated to fill a pair: nothing is on screen any more

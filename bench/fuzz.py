@@ -65,9 +65,9 @@ def fuzz_round(folder: Path, number: int, names: Callable[[Path], None], found: 
         _note(path, row, found)
     kept = folder / "offenders"
     kept.mkdir(exist_ok=True)
-    for path in {name for several in found.offenders.values() for name in several}:
-        if (mutants / path).exists():
-            shutil.copy(mutants / path, kept)
+    for name in {name for several in found.offenders.values() for name in several}:
+        if (mutants / name).exists():
+            shutil.copy(mutants / name, kept)
     shutil.rmtree(mutants)
 
 

@@ -133,8 +133,8 @@ def figures(seen: Mapping[bytes, Seen], alone: Mapping[bytes, Measured], expecte
     reasons = Counter(one.reason for one in seen.values())
     crashes = sum(reasons[code] for code in CRASHES) + sum(one.prepared is None for one in alone.values())
     hangs = sum(reasons[code] for code in HANGS)
-    took_s = [one.seconds for one in (*seen.values(), *alone.values()) if one.seconds is not None]
-    slowest_s = max(took_s, default=0.0)
+    in_run = [one.seconds for one in seen.values() if one.seconds is not None]
+    slowest_s = max([*in_run, *(one.seconds for one in alone.values())])
     most = max(alone.values(), key=lambda one: one.item_bytes)
     classes = Counter(one.got for one in seen.values())
     return [

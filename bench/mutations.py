@@ -6,6 +6,7 @@ import random
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from bench.clips import ffmpeg
 
@@ -17,6 +18,8 @@ _BOTH = (*_PICTURES, *_SOUND)
 _X264 = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-threads", "1")
 _X265 = ("-c:v", "libx265", "-preset", "ultrafast", "-x265-params", "log-level=none:pools=1")
 _AV1 = ("-c:v", "libaom-av1", "-cpu-used", "8", "-b:v", "50k")
+
+_ORDERS: tuple[Literal["little", "big"], ...] = ("little", "big")
 
 SEEDS: dict[str, Sequence[str]] = {
     "h264_aac.mp4": (*_BOTH, *_X264, "-c:a", "aac"),
@@ -99,46 +102,46 @@ def make_seeds(folder: Path) -> list[Path]:
 # Each takes the file, another one and chance, and returns a broken file.
 
 
-def _bits(data: bytearray, _: bytes, chance: random.Random) -> bytes:
+def _bits(data: bytearray, _other: bytes, chance: random.Random) -> bytes:
     """Flip bits anywhere."""
     for _ in range(2 ** chance.randrange(7)):
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
     return bytes(data)
 
 
-def _header(data: bytearray, _: bytes, chance: random.Random) -> bytes:
+def _header(data: bytearray, _other: bytes, chance: random.Random) -> bytes:
     """Change bytes near the start."""
     for _ in range(chance.randint(1, 8)):
         data[chance.randrange(min(len(data), 512))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
     return bytes(data)
 
 
-def _cut(data: bytearray, _: bytes, chance: random.Random) -> bytes:
+def _cut(data: bytearray, _other: bytes, chance: random.Random) -> bytes:
     """Keep only the start, or only the end."""
     at = chance.randrange(1, len(data))
     return bytes(data[:at] if chance.random() < 0.8 else data[at:])
 
 
-def _hole(data: bytearray, _: bytes, chance: random.Random) -> bytes:
+def _hole(data: bytearray, _other: bytes, chance: random.Random) -> bytes:
     """Leave out a span."""
     begin, end = _span(data, chance)
     return bytes(data[:begin] + data[end:])
 
 
-def _zeros(data: bytearray, _: bytes, chance: random.Random) -> bytes:
+def _zeros(data: bytearray, _other: bytes, chance: random.Random) -> bytes:
     """Overwrite a span with zeros or ones."""
     begin, end = _span(data, chance)
     data[begin:end] = (b"\x00" if chance.random() < 0.7 else b"\xff") * (end - begin)
     return bytes(data)
 
 
-def _twice(data: bytearray, _: bytes, chance: random.Random) -> bytes:
+def _twice(data: bytearray, _other: bytes, chance: random.Random) -> bytes:
     """Write a span twice or many times."""
     begin, end = _span(data, chance)
     return bytes(data[:end] + data[begin:end] * chance.choice((1, 1, 2, 16)) + data[end:])
 
 
-def _swapped(data: bytearray, _: bytes, chance: random.Random) -> bytes:
+def _swapped(data: bytearray, _other: bytes, chance: random.Random) -> bytes:
     """Exchange two neighbouring spans."""
     a, b, c = sorted(chance.randrange(len(data) + 1) for _ in range(3))
     return bytes(data[:a] + data[b:c] + data[a:b] + data[c:])
@@ -155,10 +158,10 @@ def _spliced(data: bytearray, other: bytes, chance: random.Random) -> bytes:
     return bytes(data[:at]) + other[there : there + 4096] + bytes(data[at:])
 
 
-def _lengths(data: bytearray, _: bytes, chance: random.Random) -> bytes:
+def _lengths(data: bytearray, _other: bytes, chance: random.Random) -> bytes:
     """Change what looks like a length: a small number in 2, 4 or 8 bytes of either order."""
     for _ in range(chance.randint(1, 4)):
-        size, order = chance.choice((2, 4, 4, 4, 8)), chance.choice(("big", "little"))
+        size, order = chance.choice((2, 4, 4, 4, 8)), chance.choice(_ORDERS)
         found = [at for at in range(len(data) - size) if 0 < int.from_bytes(data[at : at + size], order) <= len(data)]
         if not found:
             continue
@@ -244,7 +247,7 @@ def _chunks(data: bytes) -> list[tuple[int, int]]:
         before = int.from_bytes(data[max(0, at - 4) : at], "big")
         if at >= 4 and 8 <= before <= len(data) - at + 4:
             found.append((at - 4, at - 4 + before))
-        for order in ("little", "big"):
+        for order in _ORDERS:
             after = int.from_bytes(data[at + 4 : at + 8], order)
             if 0 < after <= len(data) - at - 8:
                 found.append((at, at + 8 + after))

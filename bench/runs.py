@@ -36,11 +36,17 @@ class Ended:
         return [path_of(event["uri"]) for event in self.events if event["event"] == "front_end_lost"]
 
 
-def screen(folder: Path, name: str, sources: Sequence[Path], changes: Mapping[str, Any] | None = None) -> Ended:
-    """Screen files and folders by `run_batch.py` with the demo's job into `folder/name`, a new folder.
+def screen(
+    folder: Path,
+    name: str,
+    sources: Sequence[Path],
+    changes: Mapping[str, Any] | None = None,
+    options: Sequence[str] = (),
+) -> Ended:
+    """Screen files and folders by `run_batch.py OPTIONS` with the demo's job into `folder/name`; return what is there.
 
     `changes` are laid over the job, mappings key by key. Any share of errors is accepted. Raises SystemExit if the
-    run refused the job.
+    run did not end by itself.
     """
     job = yaml.safe_load(DEMO_JOB.read_text(encoding="utf-8"))
     job |= {"name": name, "source": {"paths": [str(path) for path in sources]}}
@@ -48,10 +54,11 @@ def screen(folder: Path, name: str, sources: Sequence[Path], changes: Mapping[st
     job |= {"accept": {"error_share": 1.0, "late_share": 1.0}}
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(_laid_over(job, changes or {})), encoding="utf-8")
-    code = subprocess.run([sys.executable, str(ROOT / "run_batch.py"), str(file)], cwd=ROOT, check=False).returncode
+    command = [sys.executable, str(ROOT / "run_batch.py"), str(file), *options]
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
     if code not in (0, 1):
         raise SystemExit(f"the run ended with exit code {code}")
-    (left,) = (folder / name / "_runs").glob("*/run.json")
+    left = max((folder / name / "_runs").glob("*/run.json"), key=lambda one: one.stat().st_mtime_ns)
     rows = polars.read_parquet(str(folder / name / "part-*.parquet")).to_dicts()
     events = (left.parent / "events.jsonl").read_text(encoding="utf-8").splitlines()
     by_path = {path_of(row["uri"]): row for row in rows}
