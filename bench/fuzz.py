@@ -145,8 +145,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
     parser.add_argument("--keep", type=Path, help="a new folder for seeds, rows and offenders")
     options = parser.parse_args()
-    folder = options.keep or Path(tempfile.mkdtemp(prefix="l1-fuzz-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = options.keep.absolute() if options.keep else Path(tempfile.mkdtemp(prefix="l1-fuzz-"))
+    if options.keep:
+        folder.mkdir(parents=True)
     code = report("fuzz", fuzz(folder, options))
     kept = sorted(path.name for path in (folder / "offenders").iterdir())
     if kept:

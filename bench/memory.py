@@ -149,9 +149,9 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for the files; what is there is used again")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="l1-memory-") as scratch:
-        files = make_files((options.keep or Path(scratch)) / "files")
+        files = make_files((options.keep or Path(scratch)).absolute() / "files")
         costs = measured(files["half_hour_1080p.mp4"])
-        ended = screen(Path(scratch), "long", [path.parent for path in files.values()][:1])
+        ended = screen(Path(scratch), "long", list(files.values()))
         found = [*memory_figures(costs), *run_figures(ended, files)]
     return report("memory", found)
 
