@@ -10,7 +10,6 @@ import argparse
 import functools
 import itertools
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars
-import yaml
 from rich.console import Console
 from rich.table import Table
 
+from bench import runs
 from bench.result import Figure, report
 from pipeline.embedded.exam import TOLERANCE_S
 from pipeline.embedded.files import write_clip
@@ -33,7 +31,6 @@ from pipeline.embedded.scene import Scene, draw_scene, with_sound_of
 from pipeline.embedded.sounds import Voices, voices_of
 from pipeline.embedded.truth import LABELS, Truth, named_seconds, truth
 
-ROOT = Path(__file__).parents[1]
 FRESH_SEEDS = 500_000
 """First seed of the measured clips: training draws from a million on, calibration from 200 000."""
 SWAP_SEEDS = 600_000
@@ -93,17 +90,8 @@ def write_all(clips: Sequence[Clip], folder: Path) -> None:
 
 def screen(folder: Path, output: Path, options: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """Run the demo job over the clips and return the rows by clip name."""
-    job = yaml.safe_load((ROOT / "jobs" / "demo.yaml").read_text(encoding="utf-8"))
-    job |= {"name": "accuracy", "source": {"paths": [str(folder)]}, "output": {"path": str(output)}}
-    job |= {"policy": str(ROOT / "jobs" / "policies" / "demo.yaml")}
-    path = output.with_suffix(".yaml")
-    path.write_text(yaml.safe_dump(job), encoding="utf-8")
-    command = [sys.executable, str(ROOT / "run_batch.py"), str(path), *options]
-    done = subprocess.run(command, cwd=ROOT, check=False)
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"the run ended with exit code {done.returncode}")
-    rows = polars.read_parquet(str(output / "part-*.parquet")).to_dicts()
-    return {Path(row["uri"]).stem: row for row in rows}
+    rows = runs.screen(output.parent, output.name, [folder], None, options).rows
+    return {Path(os.fsdecode(path)).stem: row for path, row in rows.items()}
 
 
 def figures(clips: Sequence[Clip], rows: dict[str, dict[str, Any]]) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""Clips for measuring: 20 s of 720p H.264 with AAC, as many as wanted, each with other bytes."""
+"""How clips are made; and those of 20 s of 720p H.264 with AAC, as many as wanted, each with other bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_clips(folder: Path, count: int) -> list[Path]:
     clips = []
     for number in range(count):
         clip = folder / f"clip_{number:03d}.mp4"
-        _ffmpeg("-i", str(bases[number % len(bases)]), "-c", "copy", "-metadata", f"title={number}", str(clip))
+        ffmpeg("-i", str(bases[number % len(bases)]), "-c", "copy", "-metadata", f"title={number}", str(clip))
         clips.append(clip)
     return clips
 
@@ -30,9 +30,10 @@ def _encode(path: Path, pictures: str, sound: str) -> Path:
     if not path.exists():
         inputs = ("-f", "lavfi", "-i", pictures, "-f", "lavfi", "-i", sound, "-t", str(SECONDS))
         codecs = ("-c:v", "libx264", "-preset", "veryfast", "-pix_fmt", "yuv420p", "-c:a", "aac")
-        _ffmpeg(*inputs, *codecs, str(path))
+        ffmpeg(*inputs, *codecs, str(path))
     return path
 
 
-def _ffmpeg(*arguments: str) -> None:
-    subprocess.run(["ffmpeg", "-nostdin", "-loglevel", "error", "-y", *arguments], check=True, timeout=300)
+def ffmpeg(*arguments: str) -> None:
+    """Run ffmpeg; the last argument is the file to write, which may exist. Raises CalledProcessError."""
+    subprocess.run(["ffmpeg", "-nostdin", "-loglevel", "error", "-y", *arguments], check=True, timeout=600)

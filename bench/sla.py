@@ -9,21 +9,19 @@ No item may be late in the first run, and it must reach nine tenths of the secon
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars
-import yaml
 
+from bench import runs
+from bench.clips import ffmpeg
 from bench.result import Figure, report
+from bench.runs import Ended
 
-ROOT = Path(__file__).parents[1]
 SLA_S = 60.0
 LEAST_SHARE_OF_RATE = 0.9
 BROKEN_SHARE = 0.05
@@ -49,7 +47,7 @@ def make_clips(folder: Path, count: int) -> None:
         if path.exists():
             continue
         loop = ("-stream_loop", "-1", "-i", str(base), "-t", f"{length_s:.2f}", "-c", "copy")
-        _ffmpeg(*loop, "-metadata", f"title={number}", str(path))
+        ffmpeg(*loop, "-metadata", f"title={number}", str(path))
         if broken:
             path.write_bytes(path.read_bytes()[: rng.integers(1, 2000)])
 
@@ -60,33 +58,23 @@ def _base(stem: Path, pictures: str | None, sound: str) -> Path:
         seen = ("-f", "lavfi", "-i", pictures) if pictures else ()
         heard = ("-f", "lavfi", "-i", sound, "-t", str(_SECONDS_OF_BASE), "-c:a", "aac")
         coded = ("-c:v", "libx264", "-preset", "veryfast", "-pix_fmt", "yuv420p") if pictures else ()
-        _ffmpeg(*seen, *heard, *coded, str(path))
+        ffmpeg(*seen, *heard, *coded, str(path))
     return path
 
 
-def _ffmpeg(*arguments: str) -> None:
-    subprocess.run(["ffmpeg", "-nostdin", "-loglevel", "error", "-y", *arguments], check=True, timeout=600)
-
-
-def screen(folder: Path, name: str, sla_s: float) -> tuple[dict[str, Any], polars.DataFrame]:
-    """Screen the clips with the demo's settings under a promise; return run.json and the rows."""
-    job = yaml.safe_load((ROOT / "jobs" / "demo.yaml").read_text(encoding="utf-8"))
-    job |= {"name": f"sla-{name}", "source": {"paths": ["clips"]}, "output": {"path": name}}
-    job |= {"policy": str(ROOT / "jobs" / "policies" / "demo.yaml"), "sla": {"per_item_s": sla_s}}
-    job["media"] |= {"audio": {"max_duration_s": 1800}, "video": {**job["media"]["video"], "min_rate_hz": 0.25}}
-    job |= {"accept": {"error_share": 1.0, "late_share": 1.0}}
+def screen(folder: Path, name: str, sla_s: float) -> Ended:
+    """Screen the clips with the demo's settings under a promise."""
+    media = {"audio": {"max_duration_s": 1800}, "video": {"min_rate_hz": 0.25}}
     shutil.rmtree(folder / name, ignore_errors=True)
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(job), encoding="utf-8")
-    subprocess.run([sys.executable, str(ROOT / "run_batch.py"), str(path)], check=True)
-    newest = max((folder / name / "_runs").glob("*/run.json"), key=lambda one: one.stat().st_mtime_ns)
-    rows = polars.read_parquet(str(folder / name / "part-*.parquet"))
-    return json.loads(newest.read_text(encoding="utf-8")), rows
+    return runs.screen(folder, name, [folder / "clips"], {"sla": {"per_item_s": sla_s}, "media": media})
 
 
-def figures(clips: int, promised: Any, unthrottled: Any) -> list[Figure]:
-    """Return the measures of both runs, each given as run.json and rows."""
-    (summary, rows), (free_summary, free_rows) = promised, unthrottled
+def figures(clips: int, promised: Ended, unthrottled: Ended) -> list[Figure]:
+    """Return the measures of both runs."""
+    (summary, rows), (free_summary, free_rows) = (
+        (ended.summary, polars.from_dicts(list(ended.rows.values()), infer_schema_length=None))
+        for ended in (promised, unthrottled)
+    )
     seconds = (rows["committed_at"] - rows["admitted_at"]).dt.total_milliseconds() / 1000
     good = rows["status"] == "ok"
     late_good, late_other = (int(((seconds > SLA_S) & kind).sum()) for kind in (good, ~good))
