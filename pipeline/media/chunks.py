@@ -1,0 +1,46 @@
+"""How much sound the chunk headers of WAV, AIFF and CAF claim: ffmpeg silently takes what is there for all of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+_MOST_CHUNKS = 256
+_PLACEHOLDER = 0x7FFF_0000
+"""Writers to pipes, which cannot come back to fill in the size, put 0 or the largest number they can think of."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    first: int
+    size_bytes: int
+    order: Literal["little", "big"]
+    padded: bool
+    sound: bytes
+
+
+_LAYOUTS = {
+    (b"RIFF", b"WAVE"): _Layout(12, 4, "little", True, b"data"),
+    (b"FORM", b"AIFF"): _Layout(12, 4, "big", True, b"SSND"),
+    (b"FORM", b"AIFC"): _Layout(12, 4, "big", True, b"SSND"),
+    (b"caff", None): _Layout(8, 8, "big", False, b"data"),
+}
+
+
+def lost_bytes(fd: int) -> int:
+    """Return how many bytes of the sound that the file's header claims lie beyond the file's end; 0 if none do."""
+    head, size = os.pread(fd, 12, 0), os.fstat(fd).st_size
+    layout = _LAYOUTS.get((head[:4], head[8:12])) or _LAYOUTS.get((head[:4], None))
+    at = layout.first if layout is not None else 0
+    for _ in range(_MOST_CHUNKS if layout is not None else 0):
+        assert layout is not None
+        body = at + 4 + layout.size_bytes
+        chunk = os.pread(fd, body - at, at)
+        if len(chunk) < body - at:
+            break
+        claimed = int.from_bytes(chunk[4:], layout.order)
+        if chunk[:4] == layout.sound:
+            return max(0, body + claimed - size) if claimed < _PLACEHOLDER else 0
+        at = body + claimed + (claimed % 2 if layout.padded else 0)
+    return 0

@@ -1,0 +1,48 @@
+"""A WAV, AIFF or CAF that was cut short is known by its header, and one that was written to a pipe is not blamed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.media.chunks import lost_bytes
+from pipeline.media.process import opened
+from tests.media.conftest import MakeClip
+from tests.media.test_looking import looked_at
+
+TONE = ("-f", "lavfi", "-i", "sine=f=440:r=8000:d=20")
+
+
+def lost(path: Path) -> int:
+    with opened(os.fsencode(path)) as fd:
+        return lost_bytes(fd)
+
+
+@pytest.mark.parametrize("name", ["tone.wav", "tone.aiff", "tone.caf"])
+def test_a_file_cut_short_says_how_much_is_there(make_clip: MakeClip, tmp_path: Path, name: str) -> None:
+    whole = make_clip(name, *TONE)
+    assert lost(whole) == 0 and looked_at(whole).remarks == ()
+    cut = tmp_path / name
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 4])
+    seen = looked_at(cut)
+    assert lost(cut) == whole.stat().st_size - cut.stat().st_size
+    assert seen.coverage == pytest.approx(0.25, abs=0.02) and seen.duration_s == pytest.approx(5.0, abs=0.2)
+    assert {remark.code for remark in seen.remarks} == {"partial_decode"}
+
+
+@pytest.mark.parametrize("claim", [0, 0x7FFFFFFF, 0xFFFFFFFF, 0xFFFFFFDB])
+def test_a_placeholder_for_a_size_is_no_claim(make_clip: MakeClip, tmp_path: Path, claim: int) -> None:
+    data = bytearray(make_clip("tone.wav", *TONE).read_bytes())
+    at = data.index(b"data") + 4
+    data[at : at + 4] = claim.to_bytes(4, "little")
+    (tmp_path / "piped.wav").write_bytes(data)
+    assert lost(tmp_path / "piped.wav") == 0
+    assert looked_at(tmp_path / "piped.wav").coverage == 1.0
+
+
+@pytest.mark.parametrize("data", [b"", b"RIFF", b"RIFF\0\0\0\0WAVE", b"RIFF\0\0\0\0WAVEfmt \xff\xff\xff\xff", b"ID3"])
+def test_what_has_no_sound_chunk_claims_nothing(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "odd.wav").write_bytes(data)
+    assert lost(tmp_path / "odd.wav") == 0
