@@ -84,7 +84,7 @@ system:
 	@ldconfig -p 2>/dev/null | grep -q libnuma.so.1 || $(PYTHON) -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || \
 	    { echo "setup: installing libnuma"; $(call install,libnuma1,numactl-libs,numactl); }
 	@command -v bwrap >/dev/null || \
-	    { echo "setup: installing bubblewrap"; $(call install,bubblewrap,bubblewrap,bubblewrap); } 2>/dev/null || \
+	    ( echo "setup: installing bubblewrap"; $(call install,bubblewrap,bubblewrap,bubblewrap) ) 2>/dev/null || \
 	    echo "setup: no bubblewrap: ffmpeg will run with limits, but not closed in"
 
 # $(call install,APT,DNF,APK): install packages by the system's own means where that is permitted, else say what to do.
