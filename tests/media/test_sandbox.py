@@ -152,11 +152,9 @@ TRICKS = {
 }
 
 
-@pytest.mark.parametrize("confinement", [CONFINED, OPEN], ids=["closed in", "not closed in"])
 @pytest.mark.parametrize("trick", TRICKS)
-def test_a_script_that_names_other_files_opens_none(
-    trap: Trap, tmp_path: Path, trick: str, confinement: Confinement
-) -> None:
+def test_a_script_that_names_other_files_opens_none(trap: Trap, tmp_path: Path, trick: str) -> None:
+    """Even where nothing closes ffmpeg in."""
     uris = (
         "marker.wav",
         str(trap.pipe),
@@ -169,7 +167,7 @@ def test_a_script_that_names_other_files_opens_none(
             path = tmp_path / f"{number}.{ending}"
             path.write_text(TRICKS[trick].format(uri=uri, port=trap.port))
             with pytest.raises(ItemError):
-                probe(os.fsencode(path), 5.0, confinement)
+                probe(os.fsencode(path), 5.0, OPEN)
     trap.close()
     assert trap.caught == []
 
