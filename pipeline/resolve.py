@@ -10,6 +10,7 @@ import json
 import os
 from dataclasses import dataclass, replace
 
+from pipeline import media
 from pipeline.calibration import Calibration, fitting
 from pipeline.canary import Canary, find_canaries
 from pipeline.checkpoint import Checkpoint, open_checkpoint
@@ -153,7 +154,7 @@ def _fingerprint(
         "checkpoint": checkpoint.digest,
         "number_format": [engine.arguments["dtype"], job.model.quantization],
         "engine": job.engine.extra,
-        "media": job.media.model_dump(mode="json"),
+        "media": [job.media.model_dump(mode="json"), media.VERSION],
         "answer": job.answer.model_dump(mode="json"),
         "token_budget": token_budget,
         "calibration": calibration.model_dump(mode="json") if calibration else None,

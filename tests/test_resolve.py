@@ -84,3 +84,9 @@ def test_damaged_weights_are_refused_unless_the_job_is_a_rehearsal_which_loads_n
     with pytest.raises(JobError, match=r"model\.path: .*model\.safetensors has 0 bytes"):
         resolved(*overrides)
     resolved(*overrides, "rehearsal={answer_s: 0.1}")
+
+
+def test_another_way_to_read_files_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = resolved().fingerprint
+    monkeypatch.setattr("pipeline.media.VERSION", 0)
+    assert resolved().fingerprint != before

@@ -7,3 +7,6 @@ looking ─▶ probe      what is it      tracks, orientation, exif, chunks
                                       completeness: what was not there
 process, sandbox, capabilities: how ffmpeg runs, where, and what it can do.
 """
+
+VERSION = 2
+"""Changes whenever a file may reach the model as other sound or pictures: rows of two versions do not mix unasked."""
