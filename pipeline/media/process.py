@@ -27,7 +27,12 @@ from pipeline.media.sandbox import CONFINED, Confinement, confined, environment
 READ_BYTES = 1 << 20
 KEPT_LINES = 8
 _CPU_SHARE = 2.0
-_NO_MEMORY = "Cannot allocate memory"
+# H.264 that gets no buffer says only so; the same words follow a picture it refuses.
+_NO_MEMORY = re.compile(r"Cannot allocate memory|^get_buffer\(\) failed|std::bad_alloc")
+_REFUSED_PICTURE = "image parameters invalid"
+# ffmpeg takes SIGXCPU itself, says so and ends with a status of its own.
+_CPU_SIGNAL = f"received signal {int(signal.SIGXCPU)}"
+_LAUNCHERS = ("bwrap: ", "prlimit: ", "setpriv: ")
 LINE_CHARACTERS = 240
 
 _TAG = re.compile(r"^(?:\[[^\]]* @ 0x[0-9a-f]+\] ?)*\[(\w+)\] (.*)$")
@@ -86,6 +91,10 @@ class Log:
     last: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     samples: dict[int, int] = field(default_factory=dict)
     rates_hz: set[int] = field(default_factory=set)
+    no_memory: bool = False
+    no_cpu: bool = False
+    not_started: str = ""
+    _refused: bool = False
     _rest: bytes = b""
 
     def read(self, fd: int) -> int:
@@ -102,7 +111,15 @@ class Log:
             self.samples[int(found[1])] = int(found[2])
         elif found := _RATE.match(line):
             self.rates_hz.add(int(found[1]))
+        if line.startswith(_LAUNCHERS):
+            self.not_started = line[:LINE_CHARACTERS]
+        self.no_cpu = self.no_cpu or _CPU_SIGNAL in line
         tagged = _TAG.match(line)
+        said = tagged[2] if tagged else line
+        if _REFUSED_PICTURE in said:
+            self._refused = True
+        elif _NO_MEMORY.search(said):
+            self.no_memory, self._refused = self.no_memory or not self._refused, False
         if tagged and tagged[1] in ("error", "fatal", "panic") and "non monotonically" not in tagged[2]:
             self.errors += 1
             self.last.append(tagged[2][:LINE_CHARACTERS])
@@ -161,7 +178,8 @@ def run(
 
     `argv_for` gets the outputs' names (`pipe:1`, `pipe:N`), in the order of `takers`; `folders` is what the program
     reads beside the file and the system's libraries. `deadline` is on the clock of `time.monotonic`; then the whole
-    process group is killed. Raises TimedOut, or ItemError decoder_limit if it took too much memory or CPU time.
+    process group is killed. Raises TimedOut, ItemError decoder_limit if it took too much memory or CPU time, or
+    RuntimeError if it could not be started or was killed by somebody else: no fault of the file.
     """
     pipes = [os.pipe() for _ in (*takers, log)]
     readers, writers = [read for read, _ in pipes], [write for _, write in pipes]
@@ -177,8 +195,10 @@ def run(
             pass_fds=(source_fd, *writers[1:-1]),
             start_new_session=True,
         )
-    except BaseException:
+    except BaseException as error:
         _close(readers + writers)
+        if isinstance(error, OSError):
+            raise RuntimeError(f"the decoder could not be started: {error}") from error
         raise
     _close(writers)
     try:
@@ -191,11 +211,15 @@ def run(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         _close(readers)
-    if status in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
+    if status and log.not_started:
+        raise RuntimeError(f"the decoder could not be started: {log.not_started}")
+    if log.no_cpu or status in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
         raise ItemError(
             "decoder_limit", f"{argv_for(names)[0]} took more than {cpu_s:.0f} s of CPU time and was stopped"
         )
-    if status and any(_NO_MEMORY in line for line in log.last):
+    if status in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        raise RuntimeError("the decoder was killed before its time was over, most likely for want of memory")
+    if status and log.no_memory:
         allowed_gib = confinement.memory_bytes / 2**30
         raise ItemError("decoder_limit", f"{argv_for(names)[0]} wanted more than {allowed_gib:g} GiB of memory")
     return status

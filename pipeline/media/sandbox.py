@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -21,6 +22,7 @@ from pipeline.errors import JobError
 SandboxMode = Literal["auto", "required", "off"]
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives", "/etc/ld.so.cache")
+_LINKED = re.compile(rb"(?:=> |^\s*)(/\S+) \(0x", re.MULTILINE)
 _OPEN_FILES = 256
 _TRIAL_S = 10.0
 _KEPT = ("PATH", "LD_LIBRARY_PATH")
@@ -136,10 +138,23 @@ def _views(program: str) -> tuple[str, ...]:
     real = os.path.realpath(program)
     if real.startswith("/usr/") and program.startswith(("/usr/", "/bin/")):
         return ()
-    folder = os.path.dirname(real)
-    beside = [os.path.join(os.path.dirname(folder), name) for name in ("lib", "lib64")]
-    folders = [folder, *(path for path in beside if os.path.isdir(path)), os.path.dirname(program)]
-    return tuple(part for path in dict.fromkeys(folders) for part in ("--ro-bind", path, path))
+    # Not its folder: that may be a home.
+    paths = (real, program, *_libraries(real))
+    return tuple(part for path in dict.fromkeys(paths) for part in ("--ro-bind", path, path))
+
+
+def _libraries(program: str) -> list[str]:
+    """Return the shared libraries outside the system's folders that the dynamic linker loads for a program."""
+    traced = subprocess.run(
+        [program, "-version"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment() | {"LD_TRACE_LOADED_OBJECTS": "1"},  # the linker lists them instead of starting it
+        timeout=_TRIAL_S,
+        check=False,
+    )
+    found = {os.fsdecode(path) for path in _LINKED.findall(traced.stdout)}
+    return sorted(path for path in found if not path.startswith(_SYSTEM))
 
 
 def _limits(confinement: Confinement, cpu_s: float) -> list[str]:
@@ -153,19 +168,41 @@ def _limits(confinement: Confinement, cpu_s: float) -> list[str]:
     ]
 
 
+def _tied() -> list[str]:
+    """Return the command after which a program dies with its worker and gains no privileges, where setpriv can do
+    that (util-linux)."""
+    return ["setpriv", "--pdeathsig", "KILL", "--no-new-privs", "--"] if _setpriv() else []
+
+
+@functools.cache
+def _setpriv() -> bool:
+    try:
+        said = subprocess.run(
+            ["setpriv", "--help"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_TRIAL_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return b"--pdeathsig" in said.stdout
+
+
 @functools.cache
 def _prlimit() -> str | None:
     return shutil.which("prlimit")
 
 
 def _walls(program: str, fd: int, confinement: Confinement, folders: Iterable[str]) -> list[str]:
-    """Return the command that closes in what follows it, nothing where that is off or impossible."""
+    """Return the command that closes in what follows it, or only ties it to its worker where that is off or
+    impossible. Raises RuntimeError if the job requires it."""
     inside = bubblewrap() if confinement.sandbox != "off" else None
     if inside is None:
-        return []
+        if confinement.sandbox == "required":
+            raise RuntimeError(f"front_end.sandbox is required, but bubblewrap fails: {_refusal()}")
+        return _tied()
     foreign = not _readable(os.fstat(fd))
     if foreign and not inside.keeps_user:
-        return []  # root may read it, but is nobody in a namespace of its own
+        if confinement.sandbox == "required":
+            raise RuntimeError("front_end.sandbox is required, but inside it root may not read this file's mode")
+        return _tied()  # root may read it, but is nobody in a namespace of its own
     # The file is opened again through /proc; without the right to override modes, root could not.
     rights = ("--cap-add", "CAP_DAC_OVERRIDE") if foreign else ()
     more = [part for path in dict.fromkeys(folders) for part in ("--ro-bind", path, path)]

@@ -222,13 +222,15 @@ def test_a_timeout_leaves_no_process_behind(make_clip: MakeClip) -> None:
     assert not running(mark)
 
 
-@closed_in
-def test_a_killed_worker_leaves_no_decoder_behind(make_clip: MakeClip) -> None:
-    clip, mark = make_clip("a.wav", *TONE), "98.642"
+@pytest.mark.parametrize("mode", ["auto", "off"])
+def test_a_killed_worker_leaves_no_decoder_behind(make_clip: MakeClip, mode: str) -> None:
+    clip, mark = make_clip("a.wav", *TONE), f"98.64{len(mode)}"
     program = (
         "import time, pipeline.media.process as p\n"
+        "from pipeline.media.sandbox import Confinement\n"
         f"with p.opened({os.fsencode(clip)!r}) as fd:\n"
-        f"    p.run(lambda _: ['sleep', '{mark}'], fd, [p.Collected(10)], p.Log(), time.monotonic() + 60)\n"
+        f"    p.run(lambda _: ['sleep', '{mark}'], fd, [p.Collected(10)], p.Log(), time.monotonic() + 60,\n"
+        f"          Confinement(sandbox={mode!r}))\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", program])
     until = time.monotonic() + 20
@@ -247,7 +249,7 @@ def running(mark: str) -> bool:
 
 
 def test_too_much_memory_is_an_error_of_its_own(make_clip: MakeClip) -> None:
-    clip = make_clip("large.png", "-f", "lavfi", "-i", "testsrc2=s=9000x9000", "-frames:v", "1")
+    clip = make_clip("vast.png", "-f", "lavfi", "-i", "testsrc2=s=9000x9000", "-frames:v", "1")
     facts = probe(os.fsencode(clip), TIMEOUT_S)
     little = replace(CONFINED, memory_bytes=450 << 20)
     with pytest.raises(ItemError) as caught:
@@ -262,6 +264,57 @@ def test_too_much_cpu_time_is_an_error_of_its_own(tmp_path: Path, monkeypatch: p
     with pytest.raises(ItemError) as caught:
         said_by(["sh", "-c", "while :; do :; done"], tmp_path / "a")
     assert caught.value.code == "decoder_limit" and "CPU time" in caught.value.message
+
+
+def test_ffmpeg_that_takes_the_signal_itself_is_known_by_its_words(make_clip: MakeClip, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    words = "echo 'Exiting normally, received signal 24.' >&2; exit 255"
+    with pytest.raises(ItemError) as caught:
+        said_by(["sh", "-c", words], tmp_path / "a")
+    assert caught.value.code == "decoder_limit"
+
+
+@pytest.mark.parametrize("confinement", [CONFINED, OPEN], ids=["closed in", "not closed in"])
+def test_a_decoder_that_cannot_start_is_no_fault_of_the_file(tmp_path: Path, confinement: Confinement) -> None:
+    (tmp_path / "a").write_text("x")
+    with pytest.raises(RuntimeError, match="could not be started"):
+        said_by(["no-such-program"], tmp_path / "a", confinement)
+
+
+def test_a_decoder_that_somebody_killed_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    with pytest.raises(RuntimeError, match="was killed"):
+        said_by(["sh", "-c", "kill -9 $$"], tmp_path / "a")
+
+
+@closed_in
+def test_a_worker_without_bubblewrap_refuses_where_the_job_requires_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_text("x")
+    without_bubblewrap(monkeypatch)
+    with pytest.raises(RuntimeError, match="required"):
+        said_by(["true"], tmp_path / "a", replace(CONFINED, sandbox="required"))
+
+
+@closed_in
+def test_a_program_in_a_home_folder_shows_nothing_else_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("x")
+    shutil.copy(shutil.which("ffmpeg") or "", tmp_path / "ffmpeg")
+    assert said_by([str(tmp_path / "ffmpeg"), "-version"], tmp_path / "secret")[0] == 0
+    told = [
+        str(tmp_path / "ffmpeg"),
+        "-loglevel",
+        "error",
+        "-f",
+        "data",
+        "-i",
+        str(tmp_path / "secret"),
+        "-f",
+        "data",
+        "-",
+    ]
+    assert said_by([*told[:7], "-map", "0", *told[7:]], tmp_path / "secret")[1] == ""
 
 
 @pytest.mark.parametrize("name", ["large.png", "large.jpg", "large.mp4"])
