@@ -214,3 +214,17 @@ def test_an_engine_that_never_answers_again_ends_the_run_with_what_is_committed(
     run = workplace.run(job)
     assert run.code == 4
     assert "died 2 times in a row without an answer between" in run.said
+
+
+@pytest.mark.parametrize("screen", ["2>&1 | true; exit ${PIPESTATUS[0]}", ">/dev/full 2>/dev/full"])
+def test_a_run_whose_screen_is_lost_goes_on_without_it(
+    workplace: Workplace, rehearsal: dict[str, Any], screen: str
+) -> None:
+    faults = {"garbage": 0.05}
+    job = workplace.write_job(source=SOURCE, rehearsal=rehearsal | {"faults": faults}, accept={"error_share": 0})
+    command = f'"$0" {ROOT / "run_batch.py"} "$1" {screen}'
+    done = subprocess.run(["bash", "-c", command, sys.executable, str(job)], timeout=200, check=False)
+    rows = workplace.rows()
+    assert len(rows) == ITEMS and any(row["status"] == "error" for row in rows.values())
+    assert done.returncode == 1  # some rows are errors
+    assert journal(workplace)[-1]["event"] == "run_ended"
