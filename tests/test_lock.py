@@ -20,7 +20,7 @@ import pytest
 
 from pipeline import lock as lock_module
 from pipeline.errors import JobError, OutputLocked
-from pipeline.lock import check_not_taken, check_output, lock_output, run_folder
+from pipeline.lock import check_not_taken, lock_output, run_folder
 
 HOLDER = """
 import sys, time

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 import yaml
 from rich.console import Console
@@ -384,3 +387,81 @@ def test_a_run_says_how_long_items_took_and_where_their_time_went(place: Place) 
     assert summary["bottleneck"]["phase"] == "generate"
     lines = said.splitlines()
     assert lines[-1].startswith("  within 60 s: 2 of 2 (p50 ")
+
+
+def with_manifest(place: Place, count: int = 100) -> Path:
+    """List `count` recordings in a manifest."""
+    names = [f"{number}.wav" for number in range(count)]
+    for name in names:
+        (place.folder / "clips" / name).write_bytes(b"sound")
+    path = place.folder / "list.csv"
+    path.write_text("".join(f"{line}\n" for line in ["uri", *(f"clips/{name}" for name in names)]), encoding="utf-8")
+    return path
+
+
+def once(place: Place, act: Callable[[], Any]) -> None:
+    """Do something when the first item is prepared."""
+    acts = [act]
+
+    def prepare(_: Item) -> Prepared:
+        if acts:
+            acts.pop()()
+        return READY
+
+    place.prepare = prepare
+
+
+def spoil_output(place: Place) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), place.folder / "out" / "part-foreign.parquet")
+
+
+@pytest.mark.parametrize(
+    ("happens", "cause"),
+    [
+        (lambda place: (place.folder / "list.csv").rename(place.folder / "away.csv"), "list.csv does not exist"),
+        (spoil_output, "part-foreign.parquet has other columns than this version writes; move it away"),
+    ],
+    ids=["manifest moved", "foreign part"],
+)
+def test_a_run_that_cannot_check_its_rows_ends_in_good_order_with_4_and_says_why(
+    place: Place, happens: Callable[[Place], Any], cause: str
+) -> None:
+    with_manifest(place)
+    once(place, lambda: happens(place))
+    code, said = place.run(canary={}, source={"manifest": "list.csv"})
+    assert code == 4
+    assert "x: finished, but not checked: 100 ok in" in said and "run the job again" in said and cause in said
+    summary, events = place.newest()
+    assert (summary["exit_code"], summary["rows"], events[-1]["event"]) == (4, 100, "run_ended")
+    assert cause in summary["missing_unchecked"]
+    assert sum(len(pyarrow.parquet.read_table(part)) for part in place.folder.glob("out/part-2*.parquet")) == 100
+
+
+def test_a_source_that_cannot_be_listed_to_its_end_stops_the_run_early_with_what_was_screened(place: Place) -> None:
+    manifest = with_manifest(place)
+    once(place, lambda: manifest.write_text(manifest.read_text() + "s3://bucket/a.wav\n", encoding="utf-8"))
+    code, said = place.run(canary={}, source={"manifest": "list.csv"})
+    assert code == 4 and "stopped early: the source could not be listed to its end: source.manifest: " in said
+    assert 'line 102: only local files are supported yet, not the scheme "s3://"' in said
+    summary, events = place.newest()
+    assert summary["exit_code"] == 4 and events[-1]["event"] == "run_ended"
+    assert summary["rows"] == place.rows() > 0
+
+
+def test_a_run_whose_output_folder_goes_claims_no_rows_in_it(place: Place) -> None:
+    for number in range(40):
+        (place.folder / "clips" / f"{number}.wav").write_bytes(b"sound")
+    once(place, lambda: (place.folder / "out").rename(place.folder / "moved"))
+    code, said = place.run(canary={})
+    out = place.folder / "out"
+    assert code == 4
+    assert f"rows cannot be written to {out}: the output folder was removed, moved or replaced" in said
+    assert f"run.json of this run cannot be written to {out}/_runs/" in said
+    assert f"in {out}, which was removed, moved or replaced during the run (exit code 4)" in said
+    assert "committed" not in said and "Errno" not in said and ".tmp" not in said
+
+
+def test_a_signal_changes_nothing_when_the_result_is_known(place: Place) -> None:
+    assert place.run(canary={})[0] == 0
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        assert signal.getsignal(number) is signal.SIG_IGN
