@@ -40,7 +40,7 @@ from pipeline.resolve import Resolved, resolve
 from pipeline.scratch import scratch_folder
 from pipeline.screening import Screener
 from pipeline.selection import EVERYTHING, Selection
-from pipeline.sink import Sink, steady_utc
+from pipeline.sink import Sink, remove_rows, steady_utc
 from pipeline.source import check_source
 from pipeline.summary import Ending, Means, Missing, gather_missing
 from pipeline.verdict import Outcome, RunFacts
@@ -124,7 +124,7 @@ async def _run(
         with scratch_folder() as scratch:
             early, costs = await _screen_all(resolved, worklist, run_id, tally, events, progress, scratch)
             facts |= costs
-    missing = Missing() if early is not None else await asyncio.to_thread(_missing, resolved, worklist)
+    missing = Missing() if early is not None else await asyncio.to_thread(_missing, resolved, worklist, run_id)
     code = _exit_code(resolved.job, tally, worklist, missing) if early is None else early.code
     events.write("run_ended", exit_code=code, done=tally.done, missing=missing.count, events_dropped=events.dropped)
     facts["events_dropped"] = events.dropped
@@ -379,13 +379,18 @@ async def _engine_costs(workers: Workers) -> JsonObject:
     return costs
 
 
-def _missing(resolved: Resolved, worklist: Worklist) -> Missing:
-    """Return the items that were listed and have no row: there must be none; or why that cannot be told."""
+def _missing(resolved: Resolved, worklist: Worklist, run_id: str) -> Missing:
+    """Return the items that were listed and have no row: there must be none; or why that cannot be told.
+
+    With `on_change: rewrite`, remove what is left of older rows before; what a killed run left, too.
+    """
     output = resolved.job.output.path
     try:
         if not output.is_dir():
             raise JobError(f"the output folder {output} is gone")
         held = read_ledger(output)
+        if resolved.job.output.on_change == "rewrite":
+            remove_rows(output, run_id, held.superseded(resolved.fingerprint))
         return gather_missing(
             item_id
             for item_id in worklist.ids()

@@ -140,6 +140,7 @@ class Ending:
             "exit_code": self.exit_code,
             "listed": tally.done + tally.skipped,
             "skipped": tally.skipped,
+            "gone": tally.gone,
             "rows": tally.done,
             "by_status": dict(tally.statuses),
             "by_verdict": dict(tally.verdicts),
@@ -168,6 +169,8 @@ class Ending:
             yield f"  {bottleneck.sentence()}"
         for reason, count in tally.reasons.most_common():
             yield f"  {count} x {reason}"
+        if tally.gone:
+            yield f"  {tally.gone} recordings were not found and keep the good rows they have"
         if self.missing.count:
             more = ", …" if self.missing.count > _SHOWN_MISSING else ""
             shown = ", ".join(self.missing.first[:_SHOWN_MISSING])

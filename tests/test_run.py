@@ -465,3 +465,62 @@ def test_a_signal_changes_nothing_when_the_result_is_known(place: Place) -> None
     assert place.run(canary={})[0] == 0
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         assert signal.getsignal(number) is signal.SIG_IGN
+
+
+def with_settings(place: Place, on_change: str, number: int) -> tuple[int, str]:
+    """Run with the `number`-th of several settings whose rows cannot be compared."""
+    output = {"path": "out", "commit_every_s": 0.5, "on_change": on_change}
+    return place.run(canary={}, output=output, media={"audio": {"max_duration_s": 600 + number}})
+
+
+def test_a_rewrite_leaves_one_row_per_item_whatever_was_appended_before(place: Place) -> None:
+    for number in range(3):
+        assert with_settings(place, "append", number)[0] == 0
+    assert place.rows() == 6
+    before = {row["row_id"]: row["name"] for row in place.table()}
+    assert with_settings(place, "rewrite", 3)[0] == 0
+    rows = place.table()
+    assert sorted(row["name"] for row in rows) == ["a.wav", "b.wav"]
+    assert all(before[row["follows_row_id"]] == row["name"] for row in rows)
+    assert len({row["fingerprint"] for row in rows}) == 1
+    assert with_settings(place, "stop", 3)[0] == 0
+
+
+def test_a_rewrite_that_was_cut_short_is_finished_by_the_next_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    for number in range(2):
+        with_settings(place, "append", number)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "remove_rows", fail)
+        code, said = with_settings(place, "rewrite", 2)
+    assert code == 4 and "No space left on device" in said and place.rows() == 4
+    code, said = with_settings(place, "rewrite", 2)
+    assert code == 0 and "nothing to do" in said and place.rows() == 2
+
+
+@pytest.mark.parametrize("on_change", ["append", "rewrite"])
+def test_a_recording_that_is_gone_keeps_its_good_row_under_any_settings(place: Place, on_change: str) -> None:
+    place.run(canary={})
+    (old,) = [row for row in place.table() if row["name"] == "a.wav"]
+    file = place.folder / "clips" / "a.wav"
+    file.rename(place.folder / "away.wav")
+    sections: JsonObject = {
+        "canary": {},
+        "media": {"audio": {"max_duration_s": 600}},
+        "output": {"path": "out", "commit_every_s": 0.5, "on_change": on_change},
+    }
+    (place.folder / "list.csv").write_text("uri\nclips/a.wav\nclips/b.wav\n", encoding="utf-8")
+    code, said = place.run(source={"manifest": "list.csv"}, **sections)
+    assert code == 1, said  # under these settings a.wav has no answer
+    assert "1 recordings were not found and keep the good rows they have" in said and "no row" not in said
+    assert [row for row in place.table() if row["name"] == "a.wav"] == [old]
+    summary, _ = place.newest()
+    assert (summary["gone"], summary["missing_count"], summary["rows"]) == (1, 0, 1)
+    (place.folder / "away.wav").rename(file)
+    code, said = place.run(source={"manifest": "list.csv"}, **sections)
+    assert code == 0, said
+    assert place.rows() == (2 if on_change == "rewrite" else 4)
