@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -69,6 +69,7 @@ _UNWRITABLE = _Early("stopped early, what could be written is committed")
 _GONE = _Early("stopped early", output_is_gone=True)
 _REFRESH_S = 0.5
 _RAY_POLL_S = 1.0
+_SIGNALS_BACK_S = 0.005
 _OBJECT_STORE_BYTES = 2 * 2**30
 # Beyond it Ray would spill prompts to disk.
 _PROMPTS_BYTES = _OBJECT_STORE_BYTES * 6 // 10
@@ -207,8 +208,17 @@ async def _screen_all(
         watching.cancel()
         if workers is not None:
             workers.stop_watching()
-        Workers.close()
-        _stop_on_signals(stop)  # Ray has given SIGTERM its deadly default back
+        await _close(Workers.close, stop)
+
+
+async def _close(close: Callable[[], None], stop: asyncio.Event) -> None:
+    """End Ray, which takes a second; early in it, Ray gives SIGTERM its deadly default back."""
+    closing = asyncio.create_task(asyncio.to_thread(close))
+    while not closing.done():
+        _stop_on_signals(stop)
+        await asyncio.wait({closing}, timeout=_SIGNALS_BACK_S)
+    _stop_on_signals(stop)
+    await closing
 
 
 async def _ask_canaries(resolved: Resolved, workers: Workers, events: EventLog, progress: Progress) -> Report:
