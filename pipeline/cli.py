@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline import stopping
+from pipeline import stopping, streams
+
+if TYPE_CHECKING:
+    from pipeline.job import Job
+    from pipeline.selection import Selection
 
 EPILOG = """exit codes:
   0  every item has a good row
@@ -26,18 +30,13 @@ STOPPED = 4
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    streams.secure()
     stopping.listen()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     try:
         return _run(_parser().parse_args(arguments))
     except KeyboardInterrupt:
         print("run_batch: stopped early; everything so far is committed", file=sys.stderr)
         return STOPPED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -53,11 +52,7 @@ def _run(args: argparse.Namespace) -> int:
         selection = parse_selection(args.retry, args.shard)
         job = load_job(args.job, args.set)
         if args.dry_run:
-            from pipeline.dry_run import dry_run
-
-            code = dry_run(job, sys.stdout, selection)
-            sys.stdout.flush()
-            return code
+            return _dry_run(job, selection)
         from rich.console import Console
 
         from pipeline.run import run_job
@@ -66,13 +61,24 @@ def _run(args: argparse.Namespace) -> int:
     except PipelineError as error:
         print(f"run_batch: {error}", file=sys.stderr)
         return error.exit_code
-    except (KeyboardInterrupt, BrokenPipeError):
-        raise
     except Exception:
         # What was committed stays; 1 would claim that the run finished.
         traceback.print_exc()
         print("run_batch: stopped by a defect of this program; please report the lines above", file=sys.stderr)
         return STOPPED
+
+
+def _dry_run(job: Job, selection: Selection) -> int:
+    """Print what a run would do; a reader that has seen enough ends it."""
+    from pipeline.dry_run import dry_run
+
+    try:
+        code = dry_run(job, sys.stdout, selection)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:

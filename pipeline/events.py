@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from pipeline.errors import JobError
+
 
 class EventLog:
     """Appends events to a file until the `with` block ends. Unbuffered: a killed run keeps what it said.
@@ -18,7 +20,11 @@ class EventLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - see __exit__
+        """Raises JobError if the file cannot be made."""
+        try:
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - see __exit__
+        except OSError as error:
+            raise JobError(f"output.path: {path} cannot be written: {error.strerror or error}") from None
         self._lock = threading.Lock()
         self.dropped = 0
         """How many events could not be written."""

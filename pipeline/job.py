@@ -48,7 +48,8 @@ class Output(Settings):
     """Folder of the dataset, relative to the job file; made if missing."""
     on_change: Literal["stop", "append", "rewrite"] = "stop"
     """If the folder holds rows of another policy, model or settings: stop, add rows that name the row they follow,
-    or put the new rows in the old ones' place."""
+    or put each new row in the place of the recording's latest row and, when all are there, remove its older ones. A
+    recording that is not found keeps its good rows; rewrite can stay set and replaces them when it is back."""
     commit_every_s: float = Field(default=2.0, ge=0.5, le=30)
     """Longest time a finished row waits before it can be read, seconds."""
     rows_per_part: int = Field(default=5_000, ge=1)

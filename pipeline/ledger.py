@@ -49,9 +49,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """An item whose final row is there, and the facts of that row."""
+    """An item that keeps its row, and the facts of that row; `gone` if that is because its file is not to be found."""
 
     entry: Facts
+    gone: bool = False
 
 
 class Ledger:
@@ -92,6 +93,22 @@ class Ledger:
         """Return the item's row that was committed last, whatever its fingerprint."""
         row = self._heads.get(id_key(item_id))
         return None if row is None else self.entry_at(row)
+
+    def superseded(self, fingerprint: str) -> dict[str, set[str]]:
+        """Return by part the row_id of each row whose item has a row of this fingerprint that will stay."""
+        rows: dict[str, set[str]] = {}
+        for head in self._heads.values():
+            if self._earlier[head] < 0:
+                continue
+            chain = [head]
+            while self._earlier[chain[-1]] >= 0:
+                chain.append(self._earlier[chain[-1]])
+            own = [row for row in chain if self._fingerprint(row) == fingerprint]
+            # Another try may make good what failed; until then an older answer is better than none.
+            if own and is_final(self.facts(own[0])):
+                for row in set(chain) - set(own):
+                    rows.setdefault(self._part_of(row), set()).add(self._row_ids[row])
+        return rows
 
     def fingerprints(self) -> dict[str, str]:
         """Return a description for people of each fingerprint in the output."""
@@ -242,10 +259,15 @@ def check_fingerprints(ledger: Ledger, fingerprint: str, on_change: OnChange, de
     if description in others.values():
         held += ", with other words in the policy, other media, answer or engine settings, or another program version"
     now = f" This run: {description}." if description and description not in others.values() else ""
+    if ledger.rows_of(fingerprint):
+        now += (
+            " This run's own rows are there, too: append keeps both; rewrite keeps the old rows of recordings that are "
+            "not found or not listed any more, and can stay set."
+        )
     raise JobError(
         f"the output holds {held}.{now} Rows that cannot be compared do not mix unasked: use another "
         "output.path, or set output.on_change to append (add rows that name the row they follow) or rewrite "
-        "(replace the old rows)"
+        "(replace all old rows of each recording)"
     )
 
 
@@ -273,20 +295,21 @@ def _retryable(row: LedgerEntry | Facts) -> bool:
 def decide(item: Item, ledger: Ledger, fingerprint: str, on_change: OnChange, retry: Retry = "errors") -> Todo | Skip:
     """Return what is to be done about an item, given the rows there are.
 
-    A good row stays when its file cannot be found any more: an unmounted disk must not turn verdicts into
-    errors.
+    A good row stays when its file cannot be found any more, whatever its fingerprint: an unmounted disk must not
+    turn verdicts into errors.
     """
     row = ledger.find(item.item_id, fingerprint)
     if row is not None:
         facts, same = ledger.facts(row), ledger.source_key(row) == item.source_key
-        gone = item.size_bytes is None and is_good(facts.status)
-        if gone or (same and is_final(facts, retry)):
-            return Skip(facts)
+        if (gone := item.size_bytes is None and is_good(facts.status)) or (same and is_final(facts, retry)):
+            return Skip(facts, gone)
         entry = ledger.entry_at(row)
         return Todo("retry" if same else "changed", replaces=entry, follows_row_id=entry.row_id)
     latest = ledger.latest(item.item_id)
     if latest is None:
         return Todo("new")
+    if item.size_bytes is None and is_good(latest.status):
+        return Skip(Facts(latest.fingerprint, latest.status, latest.reason, latest.sla_met), gone=True)
     if on_change == "rewrite":
         return Todo("rewrite", replaces=latest, follows_row_id=latest.row_id)
     if on_change == "append":

@@ -22,9 +22,12 @@ _LOCAL = ("btrfs", "ext2/ext3", "f2fs", "overlayfs", "ramfs", "tmpfs", "xfs", "z
 
 
 def run_folder(output: Path, run_id: str) -> Path:
-    """Return the folder for everything of a run that is no row, made if missing."""
+    """Return the folder for everything of a run that is no row, made if missing. Raises JobError."""
     folder = output / "_runs" / run_id
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(output, error) from None
     return folder
 
 
@@ -33,10 +36,16 @@ def check_output(folder: Path) -> None:
     try:
         nearest = next(path for path in (folder, *folder.parents) if _exists(path))
         usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+        read_only = bool(os.statvfs(nearest).f_flag & os.ST_RDONLY)
     except OSError as error:
         raise JobError(f"output.path: {folder} cannot be used: {error.strerror or error}") from None
     if not usable:
-        raise JobError(f"output.path: {folder} cannot be written: {nearest} is no folder that this user may write")
+        why = "lies on a file system that is read-only" if read_only else "is no folder that this user may write"
+        raise JobError(f"output.path: {folder} cannot be written: {nearest} {why}")
+
+
+def _unwritable(folder: Path, error: OSError) -> JobError:
+    return JobError(f"output.path: {folder} cannot be written: {error.strerror or error}")
 
 
 def _exists(path: Path) -> bool:
@@ -62,7 +71,8 @@ def lock_output(folder: Path, run_id: str) -> Iterator[dict[str, Any] | None]:
         raise OutputLocked(f"the output {folder} is held by another run: {_told(_holder(path))}") from None
     except OSError as error:
         raise JobError(f"output.path: {folder} cannot be locked for writing: {_cause(error)}") from None
-    with os.fdopen(file, "r+b") as lock:
+    # Unbuffered: what a full disk refuses must not be written again on closing.
+    with os.fdopen(file, "r+b", buffering=0) as lock:
         former = _holder(path)
         _check_dead(former, path)
         holder = {
@@ -74,9 +84,8 @@ def lock_output(folder: Path, run_id: str) -> Iterator[dict[str, Any] | None]:
         try:
             lock.truncate(0)
             lock.write(json.dumps(holder).encode())
-            lock.flush()
         except OSError as error:
-            raise JobError(f"output.path: {folder} cannot be written: {error.strerror or error}") from None
+            raise _unwritable(folder, error) from None
         try:
             yield former
         finally:

@@ -37,6 +37,8 @@ class Tally:
 
     total: int | None = None
     skipped: int = 0
+    gone: int = 0
+    """Those of the skipped that keep a good row because their file is not to be found."""
     in_flight: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)

@@ -8,16 +8,15 @@ Before the first item is admitted, known-answer clips go the same way, as far as
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
-import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import redirect_stdout, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
@@ -28,7 +27,7 @@ from pipeline.atomic import write_json_atomic
 from pipeline.canary import NO_CANARIES, Report, as_facts, ask_canaries, failure_table
 from pipeline.deadline import ItemClock
 from pipeline.driver import Driver, Intake
-from pipeline.errors import EngineLost, WorkersLost
+from pipeline.errors import EngineLost, JobError, WorkersLost
 from pipeline.events import EventLog
 from pipeline.hardware.memory import keep_memory_level, total_bytes
 from pipeline.job import Job
@@ -38,9 +37,10 @@ from pipeline.media.sandbox import check_sandbox
 from pipeline.progress import Progress, Tally, open_progress
 from pipeline.records import Item, JsonObject
 from pipeline.resolve import Resolved, resolve
+from pipeline.scratch import scratch_folder
 from pipeline.screening import Screener
 from pipeline.selection import EVERYTHING, Selection
-from pipeline.sink import Sink, steady_utc
+from pipeline.sink import Sink, remove_rows, steady_utc
 from pipeline.source import check_source
 from pipeline.summary import Ending, Means, Missing, gather_missing
 from pipeline.verdict import Outcome, RunFacts
@@ -52,12 +52,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OK, WITH_ERRORS, REFUSED, STOPPED = 0, 1, 2, 4
-_ENDINGS = {
-    None: "finished",
-    REFUSED: "refused by known-answer clips, nothing was screened",
-    STOPPED: "stopped early, everything so far is committed",
-}
+
+
+@dataclass(frozen=True, slots=True)
+class _Early:
+    """How a run ended that did not come to the end of its list, in words, and its exit code."""
+
+    how: str
+    code: int = STOPPED
+    output_is_gone: bool = False
+
+
+_REFUSED = _Early("refused by known-answer clips, nothing was screened", REFUSED)
+_STOPPED = _Early("stopped early, everything so far is committed")
+_UNWRITABLE = _Early("stopped early, what could be written is committed")
+_GONE = _Early("stopped early", output_is_gone=True)
 _REFRESH_S = 0.5
+_RAY_POLL_S = 1.0
+_SIGNALS_BACK_S = 0.005
 _OBJECT_STORE_BYTES = 2 * 2**30
 # Beyond it Ray would spill prompts to disk.
 _PROMPTS_BYTES = _OBJECT_STORE_BYTES * 6 // 10
@@ -104,26 +116,31 @@ async def _run(
     worklist = Worklist(resolved, ledger, tally, selection)
     about = {"fingerprint": resolved.fingerprint, "calibrated": resolved.calibration is not None} | selection.facts()
     events.write("run_started", run_id=run_id, job=resolved.job.name, **about)
-    early: int | None = None
+    early: _Early | None = None
     facts: JsonObject = {"canary": Report().summary()}
     if await asyncio.to_thread(worklist.first) is None:
         progress.say(f"{resolved.job.name}: {_nothing_to_do(tally, selection)}; nothing to do")
     else:
         # What vLLM leaves in the folder for temporary files goes with the run.
-        with TemporaryDirectory(prefix="l1-triage-", ignore_cleanup_errors=True) as scratch:
+        with scratch_folder() as scratch:
             early, costs = await _screen_all(resolved, worklist, run_id, tally, events, progress, scratch)
             facts |= costs
-    missing = Missing() if early is not None else await asyncio.to_thread(_missing, resolved, worklist)
-    code = _exit_code(resolved.job, tally, worklist, missing) if early is None else early
+    missing = Missing() if early is not None else await asyncio.to_thread(_missing, resolved, worklist, run_id)
+    code = _exit_code(resolved.job, tally, worklist, missing) if early is None else early.code
     events.write("run_ended", exit_code=code, done=tally.done, missing=missing.count, events_dropped=events.dropped)
     facts["events_dropped"] = events.dropped
     ending = Ending(tally, missing, _means(resolved), code, time.monotonic() - started, facts)
     try:
         write_json_atomic(folder / "run.json", _identity(resolved, run_id, selection) | ending.facts())
     except OSError as error:
-        progress.say(f"{resolved.job.name}: run.json of this run cannot be written: {error}")
-    for line in ending.lines(resolved.job.name, _ENDINGS[early], resolved.job.output.path):
+        cause = error.strerror or error
+        progress.say(f"{resolved.job.name}: run.json of this run cannot be written to {folder}: {cause}")
+    gone = early is not None and early.output_is_gone
+    output = f"{resolved.job.output.path}{', which was removed, moved or replaced during the run' if gone else ''}"
+    finished = "finished" if missing.unchecked is None else "finished, but not checked"
+    for line in ending.lines(resolved.job.name, finished if early is None else early.how, output):
         progress.say(line)
+    stopping.ignore()
     return code
 
 
@@ -141,8 +158,8 @@ async def _screen_all(
     events: EventLog,
     progress: Progress,
     scratch: str,
-) -> tuple[int | None, JsonObject]:
-    """Start the workers and screen everything; return the exit code of a run that ended early, and what it cost."""
+) -> tuple[_Early | None, JsonObject]:
+    """Start the workers and screen everything; return how the run ended if it ended early, and what it cost."""
     from pipeline.workers import Keeping, Workers, start_ray
 
     job, begun = resolved.job, time.monotonic()
@@ -152,6 +169,7 @@ async def _screen_all(
     start_ray(resolved.workers, resolved.engine.device, scratch, _OBJECT_STORE_BYTES)
     _stop_on_signals(stop)  # Ray has set handlers of its own meanwhile
     counting = asyncio.create_task(_count(worklist, tally))
+    watching = asyncio.create_task(_watch_ray(resolved, events, progress, stop))
     workers: Workers | None = None
     costs: JsonObject = {}
     try:
@@ -163,31 +181,44 @@ async def _screen_all(
         starting = Workers.start(resolved.front_end, resolved.form, resolved.workers, keeping, events)
         workers = await _unless_stopped(stop, starting)
         if workers is None:
-            return STOPPED, costs
+            return _STOPPED, costs
         start_s = time.monotonic() - begun
         events.write("engine_ready", engine=workers.description, start_s=start_s)
         progress.say(f"{job.name}: {workers.description} ready after {start_s:.0f} s{_listed(tally)}")
         costs["start_s"] = start_s
         canary = await _unless_stopped(stop, _ask_canaries(resolved, workers, events, progress))
         if canary is None:
-            return STOPPED, costs
+            return _STOPPED, costs
         costs["canary"] = canary.summary()
         if canary.failed:
-            return REFUSED, costs
+            return _REFUSED, costs
         screened = time.monotonic()
-        stopped = await _drive(resolved, workers, worklist, run_id, tally, events, progress, stop)
+        early = await _drive(resolved, workers, worklist, run_id, tally, events, progress, stop)
         costs["screen_s"] = time.monotonic() - screened
         workers.stop_watching()
         costs |= {"held_s": dict(tally.held_s), "engine_restarts": workers.engine_restarts()}
-        return STOPPED if stopped else None, costs | await _engine_costs(workers)
+        if not watching.done():  # who lost Ray has a minute left
+            costs |= await _engine_costs(workers)
+        return early, costs
     except WorkersLost as error:
-        _say_broken(resolved, events, progress, error)
-        return STOPPED, costs
+        _say_broken(resolved, events, progress, str(error))
+        return _STOPPED, costs
     finally:
         counting.cancel()
+        watching.cancel()
         if workers is not None:
             workers.stop_watching()
-        Workers.close()
+        await _close(Workers.close, stop)
+
+
+async def _close(close: Callable[[], None], stop: asyncio.Event) -> None:
+    """End Ray, which takes a second; early in it, Ray gives SIGTERM its deadly default back."""
+    closing = asyncio.create_task(asyncio.to_thread(close))
+    while not closing.done():
+        _stop_on_signals(stop)
+        await asyncio.wait({closing}, timeout=_SIGNALS_BACK_S)
+    _stop_on_signals(stop)
+    await closing
 
 
 async def _ask_canaries(resolved: Resolved, workers: Workers, events: EventLog, progress: Progress) -> Report:
@@ -223,8 +254,8 @@ async def _drive(
     events: EventLog,
     progress: Progress,
     stop: asyncio.Event,
-) -> bool:
-    """Let the driver work through the list; return whether it was stopped early."""
+) -> _Early | None:
+    """Let the driver work through the list; return how it ended if it was early."""
     job, now = resolved.job, steady_utc()
     sink = Sink(
         job.output.path,
@@ -247,17 +278,34 @@ async def _drive(
     showing = asyncio.create_task(_show(progress, tally))
     try:
         await driver.run(aiter(worklist), stop)
-    except (WorkersLost, OSError) as error:
-        _say_broken(resolved, events, progress, error)
-        return True
+    except WorkersLost as error:
+        _say_broken(resolved, events, progress, str(error))
+        return _STOPPED
+    except JobError as error:
+        _say_broken(resolved, events, progress, f"the source could not be listed to its end: {error}")
+        return _STOPPED
+    except OSError as error:
+        cause = f"rows cannot be written to {job.output.path}: {error.strerror or error}"
+        _say_broken(resolved, events, progress, cause)
+        return _GONE if error.errno == errno.ESTALE else _UNWRITABLE
     finally:
         showing.cancel()
-    return stop.is_set()
+    return _STOPPED if stop.is_set() else None
 
 
-def _say_broken(resolved: Resolved, events: EventLog, progress: Progress, error: Exception) -> None:
-    events.write("run_broken", message=f"{type(error).__name__}: {error}")
-    progress.say(f"{resolved.job.name}: stopped early: {error}")
+def _say_broken(resolved: Resolved, events: EventLog, progress: Progress, cause: str) -> None:
+    events.write("run_broken", message=cause)
+    progress.say(f"{resolved.job.name}: stopped early: {cause}")
+
+
+async def _watch_ray(resolved: Resolved, events: EventLog, progress: Progress, stop: asyncio.Event) -> None:
+    """End the run in good order when a process of Ray's own has ended."""
+    from pipeline.workers import lost_part
+
+    while (part := lost_part()) is None:
+        await asyncio.sleep(_RAY_POLL_S)
+    _say_broken(resolved, events, progress, f"Ray's {part} has ended; look for out-of-memory kills, and run again")
+    stop.set()
 
 
 async def _show(progress: Progress, tally: Tally) -> None:
@@ -284,7 +332,8 @@ def _most_items(resolved: Resolved) -> int:
 
 async def _count(worklist: Worklist, tally: Tally) -> None:
     """Count what is listed, for the time that is left; a large source takes its time."""
-    tally.total = await asyncio.to_thread(lambda: sum(1 for _ in worklist.ids()))
+    with suppress(JobError):  # of a source that changed; the run's own listing meets it, too
+        tally.total = await asyncio.to_thread(lambda: sum(1 for _ in worklist.ids()))
 
 
 def _listed(tally: Tally) -> str:
@@ -306,12 +355,16 @@ def _run_facts(resolved: Resolved, run_id: str, engine: str) -> RunFacts:
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
-    """Let Ctrl-C and SIGTERM end the run in good order."""
+    """Let Ctrl-C, SIGTERM and SIGHUP end the run in good order."""
     loop = asyncio.get_running_loop()
     if stopping.asked():
         stop.set()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+
+    def heed() -> None:
+        with suppress(RuntimeError):  # the loop is closed: the result is known
+            loop.call_soon_threadsafe(stop.set)
+
+    stopping.listen(heed)
 
 
 async def _unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
@@ -336,17 +389,30 @@ async def _engine_costs(workers: Workers) -> JsonObject:
     return costs
 
 
-def _missing(resolved: Resolved, worklist: Worklist) -> Missing:
-    """Return the items that were listed and have no row: there must be none."""
-    held = read_ledger(resolved.job.output.path)
-    return gather_missing(
-        item_id
-        for item_id in worklist.ids()
-        if worklist.knows(item_id) and held.find(item_id, resolved.fingerprint) is None
-    )
+def _missing(resolved: Resolved, worklist: Worklist, run_id: str) -> Missing:
+    """Return the items that were listed and have no row: there must be none; or why that cannot be told.
+
+    With `on_change: rewrite`, remove what is left of older rows before; what a killed run left, too.
+    """
+    output = resolved.job.output.path
+    try:
+        if not output.is_dir():
+            raise JobError(f"the output folder {output} is gone")
+        held = read_ledger(output)
+        if resolved.job.output.on_change == "rewrite":
+            remove_rows(output, run_id, held.superseded(resolved.fingerprint))
+        return gather_missing(
+            item_id
+            for item_id in worklist.ids()
+            if worklist.knows(item_id) and held.find(item_id, resolved.fingerprint) is None
+        )
+    except (JobError, OSError) as error:
+        return Missing(unchecked=f"{error}. Mend that and run the job again: it screens what lacks a row and checks")
 
 
 def _exit_code(job: Job, tally: Tally, worklist: Worklist, missing: Missing) -> int:
+    if missing.unchecked is not None:
+        return STOPPED
     items = max(1, worklist.items_listed)
     errors = tally.statuses["error"] + worklist.held_bad
     late = tally.late + worklist.held_late

@@ -34,8 +34,10 @@ def read_yaml(path: Path, what: str) -> JsonObject:
     except (OSError, UnicodeDecodeError) as error:
         raise JobError(f"{what} {path} cannot be read: {error}") from None
     data = parse_yaml(text, f"{what} {path}")
+    if data is None:
+        raise JobError(f"{what} {path} is empty")
     if not isinstance(data, dict):
-        raise JobError(f"{what} {path} must be a mapping of keys to values, not {type(data).__name__}")
+        raise JobError(f"{what} {path} must be {_MAPPING}, not {_shape(data)}")
     return data
 
 
@@ -67,23 +69,30 @@ def parse_yaml(text: str, where: str) -> Any:
     """Return the value of a YAML text. Raises JobError, also for text that no file name or label can hold."""
     try:
         data = yaml.load(text, _Loader)
+        _check_values(data, where, {})
     except (yaml.YAMLError, ValueError) as error:
-        raise JobError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from None
+        # PyYAML's name for a text that comes from no file; `where` has the right one.
+        problem = " ".join(str(error).split()).replace('in "<unicode string>", line', "in line")
+        raise JobError(f"{where} is not valid YAML: {problem}") from None
     except RecursionError:
         raise JobError(f"{where} is nested too deeply") from None
-    _check_text(data, where)
     return data
 
 
-def _check_text(data: Any, where: str) -> None:
-    """Raise JobError for a string with a null character or a lone surrogate, wherever it stands."""
-    if isinstance(data, dict):
-        for key, value in data.items():
-            _check_text(key, where)
-            _check_text(value, where)
-    elif isinstance(data, list):
-        for value in data:
-            _check_text(value, where)
+def _check_values(data: Any, where: str, looked_at: dict[int, bool]) -> None:
+    """Raise JobError for a value that holds itself, and for a string with a null character or a lone surrogate.
+
+    `looked_at` tells by id of each mapping and list whether all in it was looked at, so that none is twice.
+    """
+    if isinstance(data, (dict, list)):
+        if (whole := looked_at.get(id(data))) is not None:
+            if not whole:
+                raise JobError(f"{where} holds a value that refers to itself")
+            return
+        looked_at[id(data)] = False
+        for value in (*data, *data.values()) if isinstance(data, dict) else data:
+            _check_values(value, where, looked_at)
+        looked_at[id(data)] = True
     elif isinstance(data, str) and any(char == "\0" or "\ud800" <= char <= "\udfff" for char in data):
         raise JobError(f"{where} holds a text with a character that no name can have: {data!r}")
 

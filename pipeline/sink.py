@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -288,6 +288,19 @@ class Sink:
             for row in rows:
                 self._pending.pop(row.row_id, None)
             self._unreported.extend(rows)
+
+
+def remove_rows(folder: Path, run_id: str, rows: Mapping[str, set[str]]) -> None:
+    """Remove rows, by part and row_id, whose items keep another row; for the lock's holder. Raises OSError.
+
+    A part that loses all its rows stays, empty: a reader may be about to open it.
+    """
+    for part, row_ids in rows.items():
+        check_not_taken(folder, run_id)
+        table = read_part(folder / part)
+        if table is not None:
+            removed = pc.is_in(table.column("row_id"), value_set=pa.array(sorted(row_ids)))
+            write_part(folder / part, table.filter(pc.invert(removed)).combine_chunks())
 
 
 def _digest(key: _Key) -> bytes:

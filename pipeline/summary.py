@@ -43,10 +43,11 @@ _MORE_MACHINES = "another machine (--shard)"
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Items that were listed and have no row: how many, and the first of their ids."""
+    """Items that were listed and have no row: how many, and the first of their ids; or why that cannot be told."""
 
     count: int = 0
     first: tuple[str, ...] = ()
+    unchecked: str | None = None
 
 
 def gather_missing(item_ids: Iterable[str]) -> Missing:
@@ -139,6 +140,7 @@ class Ending:
             "exit_code": self.exit_code,
             "listed": tally.done + tally.skipped,
             "skipped": tally.skipped,
+            "gone": tally.gone,
             "rows": tally.done,
             "by_status": dict(tally.statuses),
             "by_verdict": dict(tally.verdicts),
@@ -146,6 +148,7 @@ class Ending:
             "late": tally.late,
             "missing": list(self.missing.first),
             "missing_count": self.missing.count,
+            "missing_unchecked": self.missing.unchecked,
             "sla": sla_facts(tally, self.means.sla_s),
             "phase_s": dict(tally.phase_s),
             "phase_share": phase_shares(tally.phase_s),
@@ -166,10 +169,14 @@ class Ending:
             yield f"  {bottleneck.sentence()}"
         for reason, count in tally.reasons.most_common():
             yield f"  {count} x {reason}"
+        if tally.gone:
+            yield f"  {tally.gone} recordings were not found and keep the good rows they have"
         if self.missing.count:
             more = ", …" if self.missing.count > _SHOWN_MISSING else ""
             shown = ", ".join(self.missing.first[:_SHOWN_MISSING])
             yield f"  {self.missing.count} items have no row: {shown}{more}; report this"
+        if self.missing.unchecked is not None:
+            yield f"  whether every item has its row cannot be told: {self.missing.unchecked}"
         if dropped := self.costs.get("events_dropped", 0):
             yield f"  {dropped} events could not be written to events.jsonl: look at the output's disk"
 

@@ -64,5 +64,7 @@ class Worklist:
                 yield item, decision
                 continue
             self._tally.skipped += 1
-            self.held_bad += decision.entry.status == "error"
+            self._tally.gone += decision.gone
+            # A row of other settings is no answer under these.
+            self.held_bad += decision.entry.status == "error" or decision.entry.fingerprint != fingerprint
             self.held_late += decision.entry.status == "deadline" or not decision.entry.sla_met

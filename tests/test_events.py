@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from pipeline.errors import JobError
 from pipeline.events import EventLog
 
 
@@ -32,3 +35,9 @@ def test_what_is_printed_into_the_journal_becomes_one_event_a_line_without_colou
         print("halves", file=stream)
     told = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [(one["event"], one["text"]) for one in told] == [("ray", "(raylet) a worker died"), ("ray", "two halves")]
+
+
+def test_a_journal_that_cannot_be_made_is_a_job_error_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "events.jsonl"
+    with pytest.raises(JobError, match=f"output.path: {path} cannot be written: No such file or directory"):
+        EventLog(path)

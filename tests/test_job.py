@@ -184,3 +184,30 @@ def test_a_value_of_the_wrong_shape_is_told_in_the_words_of_yaml(tmp_path: Path,
     with pytest.raises(JobError) as caught:
         load_job(job)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", " is empty"),
+        ("# nothing\n", " is empty"),
+        ("- a", " must be a mapping of keys to values, not a list"),
+        ("a: &a [*a]", " holds a value that refers to itself"),
+        ("a: &a {b: [*a]}", " holds a value that refers to itself"),
+        ("a: [1", " is not valid YAML: while parsing a flow sequence in line 1, column 4"),
+    ],
+)
+def test_a_file_that_is_no_job_is_named_with_what_is_wrong_with_it(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    assert str(caught.value).startswith(f"job file {path}{message}") and "unicode string" not in str(caught.value)
+
+
+def test_aliases_of_aliases_are_looked_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    lines = ["b0: &a0 [x]", *(f"b{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30))]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(JobError, match="unknown key"):
+        load_job(path)

@@ -197,6 +197,8 @@ def ledger(tmp_path: Path) -> Ledger:
         (an_item("permanent"), "stop", None, None, None),
         (an_item("foreign"), "append", "follow", None, "r4"),
         (an_item("foreign"), "rewrite", "rewrite", "r4", "r4"),
+        (an_item("foreign", size=None), "append", "gone", None, None),
+        (an_item("foreign", size=None), "rewrite", "gone", None, None),
         (an_item("both"), "append", None, None, None),
         (an_item("both"), "rewrite", None, None, None),
     ],
@@ -210,7 +212,9 @@ def test_what_is_to_be_done_follows_from_the_items_rows(
     followed: str | None,
 ) -> None:
     step = decide(item, ledger, "f", on_change)
-    if why is None:
+    if why == "gone":
+        assert isinstance(step, Skip) and step.gone and step.entry.fingerprint == "g"
+    elif why is None:
         assert isinstance(step, Skip)
         row = ledger.entry(item.item_id, "f")
         assert row is not None
@@ -233,6 +237,17 @@ def test_rows_of_another_fingerprint_stop_a_run_unless_the_job_says_what_then(le
         decide(an_item("foreign"), ledger, "f", "stop")
     check_fingerprints(ledger, "f", "append")
     check_fingerprints(ledger, "f", "rewrite")
+
+
+def test_rows_are_superseded_by_a_row_that_will_stay(tmp_path: Path) -> None:
+    lost = {"status": "error", "reason": "source_missing"}
+    write_part(tmp_path, "part-1.parquet", a_row("a", "a1", "g"), a_row("b", "b1", "g"), a_row("c", "c1", "g"))
+    write_part(tmp_path, "part-2.parquet", a_row("a", "a2", "h", 1), a_row("b", "b2", minute=1, **lost))
+    write_part(tmp_path, "part-3.parquet", a_row("a", "a3", minute=2), a_row("d", "d1"))
+    ledger = read_ledger(tmp_path)
+    assert ledger.superseded("f") == {"part-1.parquet": {"a1"}, "part-2.parquet": {"a2"}}
+    assert ledger.superseded("g") == {"part-2.parquet": {"a2", "b2"}, "part-3.parquet": {"a3"}}
+    assert ledger.superseded("unknown") == {}
 
 
 def test_rows_of_the_same_fingerprint_stop_nothing(tmp_path: Path) -> None:

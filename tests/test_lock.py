@@ -20,7 +20,7 @@ import pytest
 
 from pipeline import lock as lock_module
 from pipeline.errors import JobError, OutputLocked
-from pipeline.lock import check_not_taken, lock_output
+from pipeline.lock import check_not_taken, lock_output, run_folder
 
 HOLDER = """
 import sys, time
@@ -146,3 +146,46 @@ def test_an_output_that_cannot_be_a_folder_is_a_job_error(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(JobError, match=r"output\.path"):
         taken(tmp_path / "file")
+
+
+NO_BYTE = """
+import resource, sys
+from pathlib import Path
+from pipeline.errors import JobError
+from pipeline.lock import lock_output
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    with lock_output(Path(sys.argv[1]), "mine"):
+        pass
+except JobError as error:
+    print(error)
+"""
+
+
+def test_a_disk_without_a_byte_left_is_one_job_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", NO_BYTE, str(tmp_path)]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == f"output.path: {tmp_path} cannot be written: File too large\n", done.stderr
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_a_run_folder_that_cannot_be_made_is_a_job_error(tmp_path: Path) -> None:
+    (tmp_path / "_runs").write_text("in its place")
+    with pytest.raises(JobError, match=rf"output\.path: {tmp_path} cannot be written: Not a directory"):
+        run_folder(tmp_path, "mine")
+
+
+READ_ONLY = """
+mount -t tmpfs -o ro tmpfs "$1" || exit 77
+"$0" -c "from pathlib import Path; from pipeline.lock import check_output; check_output(Path('$1/out'))"
+"""
+
+
+def test_an_output_on_a_read_only_file_system_is_refused_with_that_cause(tmp_path: Path) -> None:
+    command = ["unshare", "-rm", "bash", "-c", READ_ONLY, sys.executable, str(tmp_path)]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("this machine lets nobody mount")
+    assert f"{tmp_path} lies on a file system that is read-only" in done.stderr

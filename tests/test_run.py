@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 import yaml
 from rich.console import Console
@@ -384,3 +387,140 @@ def test_a_run_says_how_long_items_took_and_where_their_time_went(place: Place) 
     assert summary["bottleneck"]["phase"] == "generate"
     lines = said.splitlines()
     assert lines[-1].startswith("  within 60 s: 2 of 2 (p50 ")
+
+
+def with_manifest(place: Place, count: int = 100) -> Path:
+    """List `count` recordings in a manifest."""
+    names = [f"{number}.wav" for number in range(count)]
+    for name in names:
+        (place.folder / "clips" / name).write_bytes(b"sound")
+    path = place.folder / "list.csv"
+    path.write_text("".join(f"{line}\n" for line in ["uri", *(f"clips/{name}" for name in names)]), encoding="utf-8")
+    return path
+
+
+def once(place: Place, act: Callable[[], Any]) -> None:
+    """Do something when the first item is prepared."""
+    acts = [act]
+
+    def prepare(_: Item) -> Prepared:
+        if acts:
+            acts.pop()()
+        return READY
+
+    place.prepare = prepare
+
+
+def spoil_output(place: Place) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), place.folder / "out" / "part-foreign.parquet")
+
+
+@pytest.mark.parametrize(
+    ("happens", "cause"),
+    [
+        (lambda place: (place.folder / "list.csv").rename(place.folder / "away.csv"), "list.csv does not exist"),
+        (spoil_output, "part-foreign.parquet has other columns than this version writes; move it away"),
+    ],
+    ids=["manifest moved", "foreign part"],
+)
+def test_a_run_that_cannot_check_its_rows_ends_in_good_order_with_4_and_says_why(
+    place: Place, happens: Callable[[Place], Any], cause: str
+) -> None:
+    with_manifest(place)
+    once(place, lambda: happens(place))
+    code, said = place.run(canary={}, source={"manifest": "list.csv"})
+    assert code == 4
+    assert "x: finished, but not checked: 100 ok in" in said and "run the job again" in said and cause in said
+    summary, events = place.newest()
+    assert (summary["exit_code"], summary["rows"], events[-1]["event"]) == (4, 100, "run_ended")
+    assert cause in summary["missing_unchecked"]
+    assert sum(len(pyarrow.parquet.read_table(part)) for part in place.folder.glob("out/part-2*.parquet")) == 100
+
+
+def test_a_source_that_cannot_be_listed_to_its_end_stops_the_run_early_with_what_was_screened(place: Place) -> None:
+    manifest = with_manifest(place)
+    once(place, lambda: manifest.write_text(manifest.read_text() + "s3://bucket/a.wav\n", encoding="utf-8"))
+    code, said = place.run(canary={}, source={"manifest": "list.csv"})
+    assert code == 4 and "stopped early: the source could not be listed to its end: source.manifest: " in said
+    assert 'line 102: only local files are supported yet, not the scheme "s3://"' in said
+    summary, events = place.newest()
+    assert summary["exit_code"] == 4 and events[-1]["event"] == "run_ended"
+    assert summary["rows"] == place.rows() > 0
+
+
+def test_a_run_whose_output_folder_goes_claims_no_rows_in_it(place: Place) -> None:
+    for number in range(40):
+        (place.folder / "clips" / f"{number}.wav").write_bytes(b"sound")
+    once(place, lambda: (place.folder / "out").rename(place.folder / "moved"))
+    code, said = place.run(canary={})
+    out = place.folder / "out"
+    assert code == 4
+    assert f"rows cannot be written to {out}: the output folder was removed, moved or replaced" in said
+    assert f"run.json of this run cannot be written to {out}/_runs/" in said
+    assert f"in {out}, which was removed, moved or replaced during the run (exit code 4)" in said
+    assert "committed" not in said and "Errno" not in said and ".tmp" not in said
+
+
+def test_a_signal_changes_nothing_when_the_result_is_known(place: Place) -> None:
+    assert place.run(canary={})[0] == 0
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        assert signal.getsignal(number) is signal.SIG_IGN
+
+
+def with_settings(place: Place, on_change: str, number: int) -> tuple[int, str]:
+    """Run with the `number`-th of several settings whose rows cannot be compared."""
+    output = {"path": "out", "commit_every_s": 0.5, "on_change": on_change}
+    return place.run(canary={}, output=output, media={"audio": {"max_duration_s": 600 + number}})
+
+
+def test_a_rewrite_leaves_one_row_per_item_whatever_was_appended_before(place: Place) -> None:
+    for number in range(3):
+        assert with_settings(place, "append", number)[0] == 0
+    assert place.rows() == 6
+    before = {row["row_id"]: row["name"] for row in place.table()}
+    assert with_settings(place, "rewrite", 3)[0] == 0
+    rows = place.table()
+    assert sorted(row["name"] for row in rows) == ["a.wav", "b.wav"]
+    assert all(before[row["follows_row_id"]] == row["name"] for row in rows)
+    assert len({row["fingerprint"] for row in rows}) == 1
+    assert with_settings(place, "stop", 3)[0] == 0
+
+
+def test_a_rewrite_that_was_cut_short_is_finished_by_the_next_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    for number in range(2):
+        with_settings(place, "append", number)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "remove_rows", fail)
+        code, said = with_settings(place, "rewrite", 2)
+    assert code == 4 and "No space left on device" in said and place.rows() == 4
+    code, said = with_settings(place, "rewrite", 2)
+    assert code == 0 and "nothing to do" in said and place.rows() == 2
+
+
+@pytest.mark.parametrize("on_change", ["append", "rewrite"])
+def test_a_recording_that_is_gone_keeps_its_good_row_under_any_settings(place: Place, on_change: str) -> None:
+    place.run(canary={})
+    (old,) = [row for row in place.table() if row["name"] == "a.wav"]
+    file = place.folder / "clips" / "a.wav"
+    file.rename(place.folder / "away.wav")
+    sections: JsonObject = {
+        "canary": {},
+        "media": {"audio": {"max_duration_s": 600}},
+        "output": {"path": "out", "commit_every_s": 0.5, "on_change": on_change},
+    }
+    (place.folder / "list.csv").write_text("uri\nclips/a.wav\nclips/b.wav\n", encoding="utf-8")
+    code, said = place.run(source={"manifest": "list.csv"}, **sections)
+    assert code == 1, said  # under these settings a.wav has no answer
+    assert "1 recordings were not found and keep the good rows they have" in said and "no row" not in said
+    assert [row for row in place.table() if row["name"] == "a.wav"] == [old]
+    summary, _ = place.newest()
+    assert (summary["gone"], summary["missing_count"], summary["rows"]) == (1, 0, 1)
+    (place.folder / "away.wav").rename(file)
+    code, said = place.run(source={"manifest": "list.csv"}, **sections)
+    assert code == 0, said
+    assert place.rows() == (2 if on_change == "rewrite" else 4)

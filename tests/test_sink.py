@@ -21,7 +21,7 @@ from pipeline.ledger import read_ledger
 from pipeline.lock import run_folder
 from pipeline.records import LedgerEntry
 from pipeline.row import ARROW_SCHEMA, VerdictRow
-from pipeline.sink import Sink
+from pipeline.sink import Sink, remove_rows
 
 NOON = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 
@@ -398,3 +398,17 @@ def test_a_run_has_a_folder_that_readers_skip(tmp_path: Path) -> None:
     sink.add(make_row("a"))
     sink.close()
     assert _pyarrow_items(tmp_path) == ["a"]
+
+
+def test_a_part_that_loses_all_its_rows_stays_and_is_read_by_everyone(tmp_path: Path) -> None:
+    for number in range(2):
+        with_rows = Sink(tmp_path, f"run{number}", rows_per_part=10, commit_every_s=0.5)
+        with_rows.add(make_row(f"item-{number}"))
+        with_rows.close()
+    (gone,) = tmp_path.glob("part-run0-*.parquet")
+    (row_id,) = pq.read_table(gone).column("row_id").to_pylist()
+    remove_rows(tmp_path, "run1", {gone.name: {row_id, "of nobody"}, "part-none.parquet": {"x"}})
+    everything = str(tmp_path / "part-*.parquet")
+    assert pq.read_table(gone).num_rows == 0
+    assert polars.read_parquet(everything)["item_id"].to_list() == ["item-1"]
+    assert duckdb.sql(f"select item_id from '{everything}'").fetchall() == [("item-1",)]

@@ -2,7 +2,7 @@
 
 from pipeline.workers.front_ends import FreeFrontEnd
 from pipeline.workers.keeper import Keeping
-from pipeline.workers.runtime import start_ray
+from pipeline.workers.runtime import lost_part, start_ray
 from pipeline.workers.workers import Workers
 
-__all__ = ["FreeFrontEnd", "Keeping", "Workers", "start_ray"]
+__all__ = ["FreeFrontEnd", "Keeping", "Workers", "lost_part", "start_ray"]

@@ -13,6 +13,7 @@ from pipeline.hardware.environment import child_environment
 
 # Actors must start while the cores are busy importing vLLM; the logical count only places them.
 _LOGICAL_CPUS_BESIDE_WORKERS = 2
+_VITAL = ("gcs_server", "raylet")
 _ERROR_LINE = re.compile(r"[\w.]+(Error|Exception)\b")
 
 
@@ -39,6 +40,16 @@ def start_ray(workers: int, device: str, scratch: str, store_bytes: int) -> None
     except Exception as error:
         # The seam for everything that keeps Ray from starting: ports, memory, a wrong RAY_ variable.
         raise JobError(f"Ray did not start: {root_cause(error)}") from error
+
+
+def lost_part() -> str | None:
+    """Return which process of Ray's own has ended that nothing goes on without, None if they all live.
+
+    Without its GCS, Ray ends this process after 60 s by itself, with exit code 1 and without a word to Python.
+    """
+    node = ray._private.worker._global_node
+    dead = [] if node is None else node.dead_processes()
+    return next((f"{kind} (exit status {process.poll()})" for kind, process in dead if kind in _VITAL), None)
 
 
 def root_cause(error: BaseException) -> str:

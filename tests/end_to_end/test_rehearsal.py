@@ -214,3 +214,63 @@ def test_an_engine_that_never_answers_again_ends_the_run_with_what_is_committed(
     run = workplace.run(job)
     assert run.code == 4
     assert "died 2 times in a row without an answer between" in run.said
+
+
+@pytest.mark.parametrize("screen", ["2>&1 | true; exit ${PIPESTATUS[0]}", ">/dev/full 2>/dev/full"])
+def test_a_run_whose_screen_is_lost_goes_on_without_it(
+    workplace: Workplace, rehearsal: dict[str, Any], screen: str
+) -> None:
+    faults = {"garbage": 0.05}
+    job = workplace.write_job(source=SOURCE, rehearsal=rehearsal | {"faults": faults}, accept={"error_share": 0})
+    command = f'"$0" {ROOT / "run_batch.py"} "$1" {screen}'
+    done = subprocess.run(["bash", "-c", command, sys.executable, str(job)], timeout=200, check=False)
+    rows = workplace.rows()
+    assert len(rows) == ITEMS and any(row["status"] == "error" for row in rows.values())
+    assert done.returncode == 1  # some rows are errors
+    assert journal(workplace)[-1]["event"] == "run_ended"
+
+
+def ray_process(process: subprocess.Popen[str], name: str) -> psutil.Process:
+    return next(child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == name)
+
+
+@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
+def test_a_run_that_loses_ray_itself_ends_in_good_order_before_ray_ends_it(
+    workplace: Workplace, rehearsal: dict[str, Any], name: str
+) -> None:
+    job = workplace.write_job(source=SOURCE, rehearsal={"answer_s": 0.5, "front_end_s": 1.0})
+    process = workplace.start(job)
+    wait_for(workplace, "engine_ready")
+    time.sleep(3.0)
+    ray_process(process, name).kill()
+    killed = time.monotonic()
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 4 and time.monotonic() - killed < 30, said
+    assert f"stopped early: Ray's {name} (exit status -9) has ended" in said
+    (summary,) = workplace.output.glob("_runs/*/run.json")
+    assert json.loads(summary.read_text(encoding="utf-8"))["rows"] == len(workplace.rows()) > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_after_the_last_word_does_not_change_the_exit_code(
+    workplace: Workplace, rehearsal: dict[str, Any], number: signal.Signals
+) -> None:
+    process = workplace.start(workplace.write_job(source=SOURCE, rehearsal=rehearsal | {"faults": {}}))
+    assert process.stdout is not None
+    while "finished: " not in process.stdout.readline():
+        assert process.poll() is None
+    while process.poll() is None:
+        process.send_signal(number)
+        time.sleep(0.002)
+    process.communicate()
+    assert process.returncode == 0
+
+
+def test_a_terminal_that_goes_stops_the_run_with_what_is_committed(
+    workplace: Workplace, rehearsal: dict[str, Any]
+) -> None:
+    process = workplace.start(workplace.write_job(source=SOURCE, rehearsal={"answer_s": 0.5, "front_end_s": 1.0}))
+    wait_for(workplace, "engine_ready")
+    process.send_signal(signal.SIGHUP)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 4 and "stopped early, everything so far is committed" in said
