@@ -7,6 +7,7 @@ PIP := $(PY) -m pip --disable-pip-version-check -qq
 LOCK := pipeline/hardware/cpu.lock.txt
 INSTALLED := $(VENV)/.installed
 LOCK_FLAGS ?=
+SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 
 # Python may keep the bytecode of the modules that are not compiled ahead.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,11 +27,13 @@ demo: setup ## screen the clips that come with the project, from an empty output
 	@$(PY) -m pipeline.show out/demo
 
 test: setup lint ## everything that must hold: lint, then all tests, those on the real engine too
-	@echo "test: pytest, all of it"
-	@$(PY) -m pytest
+	@echo "test: what needs no engine, side by side"
+	@$(PY) -m pytest -m "not engine" $(SIDE_BY_SIDE)
+	@echo "test: the real engine"
+	@$(PY) -m pytest -m engine
 
 fast-test: $(INSTALLED) ## the tests that start no engine
-	@$(PY) -m pytest -m "not engine"
+	@$(PY) -m pytest -m "not engine" $(SIDE_BY_SIDE)
 
 lint: $(INSTALLED) ## style, format, types and import rules
 	@echo "lint: ruff, mypy, import rules"
