@@ -122,7 +122,7 @@ def _try(found: Bubblewrap) -> tuple[bool, str]:
 def _arguments(keeps_user: bool) -> tuple[str, ...]:
     user = () if keeps_user else ("--unshare-user",)
     views = [part for path in _SYSTEM for part in _view(path)]
-    return (*_ISOLATED, *user, "--die-with-parent", "--cap-drop", "ALL", *views)
+    return (*_ISOLATED, *user, "--die-with-parent", "--as-pid-1", "--cap-drop", "ALL", *views)
 
 
 def _view(path: str) -> tuple[str, ...]:

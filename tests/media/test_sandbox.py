@@ -262,7 +262,7 @@ def test_too_much_cpu_time_is_an_error_of_its_own(tmp_path: Path, monkeypatch: p
     (tmp_path / "a").write_text("x")
     monkeypatch.setattr("pipeline.media.process._CPU_SHARE", 0.05)
     with pytest.raises(ItemError) as caught:
-        said_by(["sh", "-c", "while :; do :; done"], tmp_path / "a")
+        said_by(["sh", "-c", "sh -c 'while :; do :; done'; exit $?"], tmp_path / "a")
     assert caught.value.code == "decoder_limit" and "CPU time" in caught.value.message
 
 
@@ -284,7 +284,7 @@ def test_a_decoder_that_cannot_start_is_no_fault_of_the_file(tmp_path: Path, con
 def test_a_decoder_that_somebody_killed_is_no_fault_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     with pytest.raises(RuntimeError, match="was killed"):
-        said_by(["sh", "-c", "kill -9 $$"], tmp_path / "a")
+        said_by(["sh", "-c", "sh -c 'kill -9 $$'; exit $?"], tmp_path / "a")
 
 
 @closed_in
