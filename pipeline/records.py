@@ -75,7 +75,8 @@ class VideoStream:
 
 @dataclass(frozen=True, slots=True)
 class MediaFacts:
-    """What a file is, by its headers. `duration_s` is a claim and may be None (live recordings)."""
+    """What a file is, by its headers. `duration_s` is a claim and may be None (live ones); `begins_late` if a track
+    begins so far into the file that ffmpeg has to be told to look for it."""
 
     kind: MediaKind
     container: str
@@ -83,6 +84,7 @@ class MediaFacts:
     audio: AudioStream | None
     video: VideoStream | None
     remarks: tuple[Remark, ...] = ()
+    begins_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,8 @@ class Decoded:
     `pcm`: float32 (samples,), mono, 16 kHz, -1..1, empty without sound. `frames`: uint8 (n, height, width, 3) RGB,
     `times_s`: float64 (n,), the time of each frame on the model's time axis (windows put end to end).
     `decoded_s` is the length really found, `found_share` (0..1) the share of the windows that was there, in the sense
-    that lacks most. `claim_holds` is False if the recording is shorter or longer than its header says.
+    that lacks most. `claim_holds` is False if the recording is shorter or longer than its header says, `goes_on`
+    True if it is longer.
     """
 
     pcm: NDArray[np.float32]
@@ -131,6 +134,7 @@ class Decoded:
     decoded_s: float
     found_share: float = 1.0
     claim_holds: bool = True
+    goes_on: bool = False
     remarks: tuple[Remark, ...] = ()
 
 

@@ -22,6 +22,8 @@ from pipeline.records import SAMPLE_RATE_HZ, Decoded, MediaFacts, Plan, Remark
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_AT_THE_END_S = 0.1
+
 
 def decode(
     path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float, confinement: Confinement = CONFINED
@@ -35,8 +37,8 @@ def decode(
     """
     with opened(path) as fd:
         reader = Reader(fd, facts, plan, time.monotonic() + timeout_s, confinement)
-        whole = len(plan.windows) == 1 and plan.duration_known and plan.coverage == 1.0
-        passes = [reader.window(window, MORE_S if whole else 0.0) for window in plan.windows]
+        passes = [reader.window(window, 0.0) for window in plan.windows[:-1]]
+        passes.append(reader.window(plan.windows[-1], MORE_S if _ends_recording(plan, facts) else 0.0))
         if not any(part.pcm.size or part.frames.size for part in passes):
             reason = passes[0].log.reason()
             raise oversized(reason) or ItemError("decode_failed", f"the decoder gave nothing: {reason}")
@@ -55,8 +57,15 @@ def decode(
         decoded_s=sum(max(pair) for pair in zip(found.sound_s, found.pictures_s, strict=True)),
         found_share=complete.share,
         claim_holds=complete.claim_holds,
+        goes_on=complete.goes_on,
         remarks=(*lost, *mended, *converted),
     )
+
+
+def _ends_recording(plan: Plan, facts: MediaFacts) -> bool:
+    """Return whether the last window ends where the recording claims to."""
+    last = plan.windows[-1]
+    return plan.duration_known and last.start_s + last.duration_s >= (facts.duration_s or 0.0) - _AT_THE_END_S
 
 
 def _heard(passes: list[Excerpt], reader: Reader) -> tuple[NDArray[np.float32], list[Remark]]:
@@ -77,6 +86,8 @@ def _found(passes: list[Excerpt], facts: MediaFacts, plan: Plan) -> Found:
         sound_s=[len(part.pcm) / SAMPLE_RATE_HZ for part in passes],
         pictures_s=[min(len(part.frames) / rate_hz, window.duration_s) if rate_hz else 0.0 for part, window in windows],
         heard_s=heard_s,
+        began_s=passes[0].sound.began / SAMPLE_RATE_HZ,
+        pictures_go_on=passes[-1].pictures_go_on,
     )
 
 

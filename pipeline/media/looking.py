@@ -104,14 +104,16 @@ class Looker:
             measured_s = self._measured_s(item, seen.facts, work)
             if measured_s is None or abs(measured_s - claimed_s) < max(_CLAIM_S, _CLAIM_SHARE * claimed_s):
                 return seen
-            if measured_s > claimed_s and seen.facts.video is None:
-                measured_s = None  # sound needs no frame rate: it is heard to its end, wherever that is
             again = self._in_time(item, measured(seen.facts, measured_s), work, forecast)
+            if again.decoded.goes_on and seen.facts.video is None:
+                # Time stamps that begin anew are not added up; sound needs no frame rate: it is heard to its end.
+                again = self._in_time(item, measured(seen.facts, None), work, forecast)
         except ItemError:
             return seen
-        there_s, coverage = again.duration_s or again.decoded.decoded_s, again.coverage
+        there_s, coverage = again.duration_s or max(measured_s, again.decoded.decoded_s), again.coverage
         code = "partial_decode" if there_s < claimed_s else "wrong_duration"
-        said = f"The header claims {claimed_s:.1f} s, {there_s:.1f} s are there."
+        more = "" if again.duration_s is not None else " or more"
+        said = f"The header claims {claimed_s:.1f} s, {there_s:.1f} s{more} are there."
         work.learn(remarks=(*work.prepared.remarks, Remark(code, said)))
         if there_s < claimed_s and coverage is not None:
             coverage *= there_s / claimed_s
@@ -178,6 +180,8 @@ def _length(facts: MediaFacts, chosen: Plan, decoded: Decoded) -> tuple[float | 
     """Return (length of the recording in seconds, share of it that was really looked at), None where unknown."""
     if facts.kind == "image":
         return None, 1.0
+    if decoded.goes_on:
+        return None, None
     if facts.duration_s is None:
         planned_s = sum(window.duration_s for window in chosen.windows)
         return (decoded.decoded_s, decoded.found_share) if decoded.decoded_s < planned_s else (None, None)

@@ -45,10 +45,11 @@ one of PQ masters, is the brightest that still shows a difference. Primaries and
 the tags say or leave out."""
 _ONE_SIZE = frozenset({"apng", "gif"})
 _GREY = 128
+_FAINT = 32
 
 
-def filters(plan: Plan, video: VideoStream, shift_s: float) -> list[str]:
-    """Return ffmpeg's filters from the track, as stored, to the plan's frames, upright.
+def filters(plan: Plan, video: VideoStream, shift_s: float, frames: int) -> list[str]:
+    """Return ffmpeg's filters from the track, as stored, to at least so many of the plan's frames, upright.
 
     Everything but the choice of frames comes after it and most after scaling, where it costs least. `shift_s` is where
     the recording begins on ffmpeg's clock.
@@ -61,7 +62,7 @@ def filters(plan: Plan, video: VideoStream, shift_s: float) -> list[str]:
     chain: list[str] = []
     if rate_hz is not None:
         # A frame that claims to come ages later would have `fps` repeat the one before it for ages.
-        last_s = (plan.frames // len(plan.windows) + 1) / rate_hz
+        last_s = (frames + 1) / rate_hz
         clock = f"setpts='min(PTS-{plain(shift_s)}/TB,{plain(last_s)}/TB)'"
         chain += [clock, f"fps=fps={plain(rate_hz)}:round=up:start_time=0"]
     if premultiplied(plan, video):
@@ -95,7 +96,10 @@ def premultiplied(plan: Plan, video: VideoStream) -> bool:
 
 def over_grey(frames: NDArray[np.uint8], is_premultiplied: bool) -> NDArray[np.uint8]:
     """Return (n, height, width, 3) of (n, height, width, 4): what is transparent shows mid-grey, on which neither black
-    nor white drawing disappears."""
+    nor white drawing disappears. A video nowhere more than faintly opaque is shown without: players do so, and in
+    some formats the fourth byte is only padding."""
+    if not is_premultiplied and frames.size and frames[..., 3].max() < _FAINT:
+        return np.ascontiguousarray(frames[..., :3])
     seen = np.empty((*frames.shape[:3], 3), np.uint8)
     for frame, out in zip(frames, seen, strict=True):
         colour, alpha = frame[..., :3].astype(np.uint16), frame[..., 3:].astype(np.uint16)

@@ -47,6 +47,9 @@ _SHOWN = (
     ",dv_profile,dv_bl_signal_compatibility_id"
     ":packet=stream_index:packet_side_data=side_data_type"
 )
+BEGINS_LATE = {"analyzeduration": "900M", "probesize": "400M"}
+"""How far ffmpeg looks for a track whose parameters its usual 5 s do not tell: microseconds and bytes."""
+_LATE_CONTAINERS = frozenset({"mpegts", "mpeg", "flv", "live_flv", "matroska,webm", "avi"})
 _DOUBTFUL_SCORE = 25
 _HEADERLESS = ("amrnb", "amrwb")
 _PLAYLIST = re.compile(
@@ -128,7 +131,8 @@ def _by_ffprobe(fd: int, deadline: float, confinement: Confinement) -> MediaFact
             raise
         message = f"a HEIC, HEIF or AVIF picture that this ffmpeg cannot read; make it a JPEG ({error.message})"
         raise ItemError("unsupported_codec", message) from None
-    facts = _by_claim(_facts(answer), answer, lost_bytes(fd))
+    answer, begins_late = _told_all(fd, answer, deadline, confinement)
+    facts = replace(_by_claim(_facts(answer), answer, lost_bytes(fd)), begins_late=begins_late)
     _check_pixels(facts, confinement)
     if facts.video is not None and _is_dolby_vision_alone(_stream(answer, facts.video)):
         facts = replace(facts, remarks=(*facts.remarks, _DOLBY_VISION))
@@ -136,6 +140,20 @@ def _by_ffprobe(fd: int, deadline: float, confinement: Confinement) -> MediaFact
         frame = _first_picture(fd, facts.video.index, deadline, confinement)
         return _refined(facts, facts.video, frame, exif.orientation(fd) if facts.kind == "image" else 1)
     return facts
+
+
+def _told_all(fd: int, answer: JsonObject, deadline: float, confinement: Confinement) -> tuple[JsonObject, bool]:
+    """Return ffprobe's answer, and whether it took a longer look: a track that begins late has no rate or size yet."""
+    told = all(
+        stream.get("codec_name") in (None, "unknown") or int(stream.get("sample_rate") or stream.get("width") or 0)
+        for stream in answer.get("streams", [])
+        if stream.get("codec_type") in ("audio", "video")
+    )
+    if told or answer["format"].get("format_name") not in _LATE_CONTAINERS:
+        return answer, False
+    longer = [part for name, value in BEGINS_LATE.items() for part in (f"-{name}", value)]
+    shown = [*longer, "-show_entries", _SHOWN, "-read_intervals", _FIRST_PACKETS]
+    return _ffprobe(fd, shown, deadline, confinement), True
 
 
 def _by_claim(facts: MediaFacts, answer: JsonObject, lost_bytes: int) -> MediaFacts:
@@ -263,9 +281,16 @@ def _facts(answer: JsonObject) -> MediaFacts:
     video = _video(tracks.video, zero_s)
     name = str(container.get("format_name", ""))
     kind, remarks = _kind(name, audio, video, tracks.video), (*_doubts(container), *tracks.remarks)
+    if kind == "image" and video is not None and _packets(answer, video) > 1:
+        remarks += (Remark("tracks_ignored", "The file holds more pictures; the first alone is seen."),)
     if kind == "image" and video is not None:  # ffmpeg gives a still picture 25 frames a second
         return MediaFacts(kind, name, None, None, replace(video, frame_rate_hz=None, duration_s=None), remarks)
     return MediaFacts(kind, name, _duration_s(container, audio, video), audio, video, remarks)
+
+
+def _packets(answer: JsonObject, video: VideoStream) -> int:
+    """Return how many of the first packets belong to the pictures."""
+    return sum(int(packet.get("stream_index", -1)) == video.index for packet in answer.get("packets", []))
 
 
 def _doubts(container: JsonObject) -> tuple[Remark, ...]:
@@ -329,8 +354,8 @@ def _is_interlaced_dv(stream: JsonObject) -> bool:
 
 def _claim_s(stream: JsonObject, start_s: float) -> float | None:
     """Return the length that a track claims, or what Matroska's writers put into a tag: where it ends."""
-    claimed_s = finite(stream.get("duration"))
-    if claimed_s is None and (found := _CLOCK.fullmatch(str(stream.get("tags", {}).get("DURATION", "")))):
+    claimed_s = finite(stream.get("duration"))  # in Matroska the container's, if any
+    if found := _CLOCK.fullmatch(str(stream.get("tags", {}).get("DURATION", ""))):
         claimed_s = int(found[1]) * 3600 + int(found[2]) * 60 + float(found[3]) - start_s
     return _sane(claimed_s, _LONGEST_CLAIM_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import numpy as np
 from pipeline.errors import ItemError
 from pipeline.media import animated, pictures, sound
 from pipeline.media.mono import Mono, Part, absurd, loudest_believed
-from pipeline.media.probe import ALPHA_DECODERS, common_start_s
+from pipeline.media.probe import ALPHA_DECODERS, BEGINS_LATE, common_start_s
 from pipeline.media.process import Log, Sink, Taker, TimedOut, plain, run
 from pipeline.media.sandbox import Confinement
 from pipeline.records import SAMPLE_RATE_HZ, MediaFacts, Plan, Window
@@ -33,6 +34,7 @@ class Excerpt:
     log: Log
     status: int
     loudest: float | None = None
+    pictures_go_on: bool = False
 
     @property
     def pcm(self) -> NDArray[np.float32]:
@@ -61,7 +63,7 @@ class Reader:
         alone = self._pass(window, extra_s, True, False), self._pass(window, extra_s, False, True)
         heard = max(both.sound, alone[0].sound, key=lambda part: len(part.pcm))
         frames = max(both.frames, alone[1].frames, key=len)
-        return Excerpt(heard, frames, both.log, both.status)
+        return replace(both, sound=heard, frames=frames)
 
     def _drawn(self, window: Window) -> Excerpt:
         """Return a window's pictures where Pillow draws them. Raises ItemError decode_timeout."""
@@ -93,7 +95,9 @@ class Reader:
         samples = round((window.duration_s + extra_s) * SAMPLE_RATE_HZ) if hears else 0
         mono = Mono(samples, sound.keeps_time(facts))
         colours = 4 if facts.video is not None and facts.video.alpha else 3
-        frames = np.empty((self.frames_each if sees else 0, plan.height, plan.width, colours), np.uint8)
+        beyond = self._frames_beyond(extra_s) if sees else 0
+        count = self.frames_each + beyond if sees else 0
+        frames = np.empty((count, plan.height, plan.width, colours), np.uint8)
         sinks: list[Taker] = [mono] if samples else []
         pixels = Sink(memoryview(frames.reshape(-1).view(np.uint8).data))
         if frames.size:
@@ -114,10 +118,16 @@ class Reader:
 
         status = self._run(outputs, sinks, log)
         found = frames[: pixels.used // frames[0].size] if frames.size else frames
+        goes_on, found = beyond > 0 and len(found) == count, found[: self.frames_each]
         if facts.video is not None and facts.video.alpha:
             found = pictures.over_grey(found, pictures.premultiplied(plan, facts.video))
         heard = Part(mono.pcm, mono.began or 0, mono.turned, mono.odd)
-        return Excerpt(heard, found, log, status, loudest_believed(mono))
+        return Excerpt(heard, found, log, status, loudest_believed(mono), goes_on)
+
+    def _frames_beyond(self, extra_s: float) -> int:
+        """Return how many frames after a window's last tell that pictures go on for that long, and more."""
+        rate_hz = self.plan.frame_rate_hz
+        return math.floor(extra_s * rate_hz) + 2 if extra_s and rate_hz else 0
 
     def _run(
         self, outputs: Callable[[list[str]], list[ffmpeg.nodes.OutputStream]], takers: list[Taker], log: Log
@@ -149,6 +159,8 @@ class Reader:
         video = self.facts.video
         if video is not None and video.alpha and video.codec in ALPHA_DECODERS:
             options["c:v"] = ALPHA_DECODERS[video.codec]
+        if self.facts.begins_late:
+            options |= BEGINS_LATE
         if window.start_s > 0:
             options["ss"] = plain(self.start_s + window.start_s)
             options["noaccurate_seek"] = None  # the frame on screen at the start began before it
@@ -192,7 +204,7 @@ class Reader:
             **{
                 "format": "rawvideo",
                 "pix_fmt": pictures.pixel_format(self.facts.video),
-                "vf": ",".join(pictures.filters(self.plan, self.facts.video, shift_s)),
+                "vf": ",".join(pictures.filters(self.plan, self.facts.video, shift_s, frames)),
                 "frames:v": frames,
                 **ends,
             },

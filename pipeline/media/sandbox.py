@@ -72,6 +72,8 @@ def check_sandbox(mode: SandboxMode) -> str | None:
 
     Raises JobError if the job requires it.
     """
+    if _prlimit() is None:
+        return "ffmpeg runs without limits of memory and CPU time: prlimit (util-linux) is not installed"
     if mode == "off":
         return "ffmpeg runs with limits but not closed in: front_end.sandbox is off"
     if bubblewrap() is not None:

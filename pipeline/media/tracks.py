@@ -48,7 +48,14 @@ def choose(answer: JsonObject) -> Tracks:
         raise ItemError(code, "; ".join(f"stream {i}: {fault}" for i, fault in sorted(faults.items())))
     audio, heard = _of_sense(streams, faults, "audio")
     video, seen = _of_sense(streams, faults, "video")
-    return Tracks(audio, video, heard + seen)
+    return Tracks(audio, video, heard + seen + _unknown(answer.get("streams", [])))
+
+
+def _unknown(streams: list[JsonObject]) -> tuple[Remark, ...]:
+    """Return a remark if ffmpeg does not know whether a stream is sound, pictures or something else."""
+    unknown = [str(s["index"]) for s in streams if s.get("codec_type") in (None, "unknown")]
+    text = f"What stream {', '.join(unknown)} holds is not known to this ffmpeg; it is neither heard nor seen."
+    return (Remark("tracks_ignored", text),) if unknown else ()
 
 
 def _of_sense(
