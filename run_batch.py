@@ -18,4 +18,9 @@ if __name__ == "__main__":
     _in_project_environment()
     from pipeline.cli import main
 
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A Ray that was stopped while it started may crash on Python's way out and take the exit code with it. Everything is
+    # closed by now, and Ray's own processes die with this one.
+    os._exit(code)
