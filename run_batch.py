@@ -3,6 +3,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,8 +20,10 @@ if __name__ == "__main__":
     from pipeline.cli import main
 
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A Ray that was stopped while it started may crash on Python's way out and take the exit code with it. Everything is
-    # closed by now, and Ray's own processes die with this one.
-    os._exit(code)
+    if "ray" in sys.modules:
+        # Stopped while it started, it may crash on Python's way out and take the exit code with it. Everything is closed
+        # by now, and Ray's own processes die with this one.
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
