@@ -21,8 +21,8 @@ if __name__ == "__main__":
 
     code = main()
     if "ray" in sys.modules:
-        # Stopped while it started, it may crash on Python's way out and take the exit code with it. Everything is closed
-        # by now, and Ray's own processes die with this one.
+        # Stopped while it started, it may crash on Python's way out and take the exit code with it. Everything is
+        # closed by now, and Ray's own processes die with this one.
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(code)
