@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,3 +165,58 @@ def test_a_worker_learns_its_pace_from_what_is_long_enough_to_tell() -> None:
     pace.rendered(50, 1.0)
     pace.rendered(1000, 0.3)
     assert pace.applied(assumed).render_s_per_kilotoken == pytest.approx(0.3)
+
+
+def patched(data: bytes, old: bytes, new: bytes) -> bytes:
+    assert data.count(old) >= 1 and len(old) == len(new)
+    return data.replace(old, new)
+
+
+def test_pictures_that_go_on_beyond_the_claim_are_seen_to_their_end(make_clip: MakeClip, tmp_path: Path) -> None:
+    """Pieces of a transport stream in one file: the clock begins anew, and the header's length is one piece's."""
+    pieces = [
+        make_clip(f"{colour}.ts", "-f", "lavfi", "-i", f"color={colour}:s=160x96:r=10:d=3", "-c:v", "libx264")
+        for colour in ("red", "blue")
+    ]
+    (tmp_path / "joined.ts").write_bytes(b"".join(piece.read_bytes() for piece in pieces))
+    seen = looked_at(tmp_path / "joined.ts")
+    assert seen.duration_s == pytest.approx(6.0, abs=0.5) and seen.frames >= 10
+    assert [remark.code for remark in seen.remarks] == ["wrong_duration"]
+
+
+def test_a_recording_looked_at_in_parts_is_read_past_its_claimed_end(make_clip: MakeClip, tmp_path: Path) -> None:
+    clip = make_clip("long.mkv", "-f", "lavfi", "-i", "sine=f=440:r=8000:d=300", "-c:a", "aac")
+    data = clip.read_bytes()
+    at = data.index(b"\x44\x89\x88") + 3  # the segment's length: a float of 8 bytes, in ms
+    lie = data[:at] + struct.pack(">d", 100_000.0) + data[at + 8 :]
+    (tmp_path / "lie.mkv").write_bytes(patched(lie, b"00:05:00", b"00:01:40"))
+    media = Media.model_validate({"audio": {"max_duration_s": 60}})
+    work = Work(60.0)
+    Looker(media, Limits(), BUDGET).look(Item("i", "u", os.fsencode(tmp_path / "lie.mkv"), 1, 1, "k"), work, None)
+    assert work.prepared.duration_s == pytest.approx(300, abs=1)
+    assert work.prepared.coverage == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["late.ts", "late.mkv"])
+def test_a_track_that_begins_late_is_found_and_lacks_nothing(make_clip: MakeClip, name: str) -> None:
+    pictures = ("-f", "lavfi", "-t", "30", "-i", "testsrc2=s=640x360:r=25")
+    sound = ("-itsoffset", "12", "-f", "lavfi", "-t", "18", "-i", "sine")
+    coded = ("-c:v", "libx264", "-preset", "ultrafast", "-b:v", "500k", "-g", "50", "-c:a", "aac")
+    seen = looked_at(make_clip(name, *pictures, *sound, *coded))
+    assert seen.remarks == () and seen.coverage == 1.0
+    assert seen.facts is not None and seen.facts.kind == "av"
+
+
+def test_a_file_of_many_stills_says_that_one_alone_is_seen(make_clip: MakeClip) -> None:
+    stills = ("-f", "lavfi", "-t", "1", "-i", "testsrc2=s=160x96:r=5", "-c:v", "mjpeg", "-f", "image2pipe")
+    seen = looked_at(make_clip("stills.mjpeg", *stills))
+    assert [remark.code for remark in seen.remarks] == ["tracks_ignored"]
+
+
+def test_padding_that_looks_like_transparency_hides_nothing(make_clip: MakeClip) -> None:
+    clear = ("-f", "lavfi", "-t", "1", "-i", "color=red:s=160x96:r=10", "-vf", "format=bgra,colorchannelmixer=aa=0")
+    clip = make_clip("raw.avi", *clear, "-c:v", "rawvideo", "-pix_fmt", "bgra")
+    work = Work(60.0)
+    seen = Looker(Media(), Limits(), BUDGET).look(Item("i", "u", os.fsencode(clip), 1, 1, "k"), work, None)
+    red, green, blue = seen.decoded.frames.reshape(-1, 3).mean(axis=0)
+    assert red > 200 and green < 50 and blue < 50
