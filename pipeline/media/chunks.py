@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,15 +33,21 @@ def lost_bytes(fd: int) -> int:
     """Return how many bytes of the sound that the file's header claims lie beyond the file's end; 0 if none do."""
     head, size = os.pread(fd, 12, 0), os.fstat(fd).st_size
     layout = _LAYOUTS.get((head[:4], head[8:12])) or _LAYOUTS.get((head[:4], None))
-    at = layout.first if layout is not None else 0
-    for _ in range(_MOST_CHUNKS if layout is not None else 0):
-        assert layout is not None
-        body = at + 4 + layout.size_bytes
-        chunk = os.pread(fd, body - at, at)
-        if len(chunk) < body - at:
-            break
-        claimed = int.from_bytes(chunk[4:], layout.order)
-        if chunk[:4] == layout.sound:
-            return max(0, body + claimed - size) if claimed < _PLACEHOLDER else 0
-        at = body + claimed + (claimed % 2 if layout.padded else 0)
+    if layout is None:
+        return 0
+    for name, begins, claimed in _chunks(fd, layout):
+        if name == layout.sound:
+            return max(0, begins + claimed - size) if claimed < _PLACEHOLDER else 0
     return 0
+
+
+def _chunks(fd: int, layout: _Layout) -> Iterator[tuple[bytes, int, int]]:
+    """Yield each chunk's name, where its content begins, and how many bytes it claims."""
+    at, head_bytes = layout.first, 4 + layout.size_bytes
+    for _ in range(_MOST_CHUNKS):
+        head = os.pread(fd, head_bytes, at)
+        if len(head) < head_bytes:
+            return
+        claimed = int.from_bytes(head[4:], layout.order)
+        yield head[:4], at + head_bytes, claimed
+        at += head_bytes + claimed + (claimed % 2 if layout.padded else 0)
