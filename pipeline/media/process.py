@@ -184,10 +184,11 @@ def run(
     pipes = [os.pipe() for _ in (*takers, log)]
     readers, writers = [read for read, _ in pipes], [write for _, write in pipes]
     names = ["pipe:1", *(f"pipe:{fd}" for fd in writers[1:-1])]
+    argv = argv_for(names)
     cpu_s = _CPU_SHARE * max(1.0, deadline - time.monotonic())
     try:
         process = subprocess.Popen(
-            confined(argv_for(names), source_fd, confinement, cpu_s, folders),
+            confined(argv, source_fd, confinement, cpu_s, folders),
             env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=writers[0],
@@ -195,12 +196,14 @@ def run(
             pass_fds=(source_fd, *writers[1:-1]),
             start_new_session=True,
         )
-    except BaseException as error:
-        _close(readers + writers)
-        if isinstance(error, OSError):
-            raise RuntimeError(f"the decoder could not be started: {error}") from error
+    except OSError as error:
+        _close(readers)
+        raise RuntimeError(f"the decoder could not be started: {error}") from error
+    except BaseException:
+        _close(readers)
         raise
-    _close(writers)
+    finally:
+        _close(writers)
     try:
         _drain(dict(zip(readers, (*takers, log), strict=True)), deadline)
         status = process.wait(timeout=max(0.0, deadline - time.monotonic()))
@@ -211,18 +214,21 @@ def run(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         _close(readers)
+    _check_end(argv[0], status, log, confinement, cpu_s)
+    return status
+
+
+def _check_end(program: str, status: int, log: Log, confinement: Confinement, cpu_s: float) -> None:
+    """Raise what `run` raises for a program that could not start, hit a limit or was killed."""
     if status and log.not_started:
         raise RuntimeError(f"the decoder could not be started: {log.not_started}")
     if log.no_cpu or status in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
-        raise ItemError(
-            "decoder_limit", f"{argv_for(names)[0]} took more than {cpu_s:.0f} s of CPU time and was stopped"
-        )
+        raise ItemError("decoder_limit", f"{program} took more than {cpu_s:.0f} s of CPU time and was stopped")
     if status in (-signal.SIGKILL, 128 + signal.SIGKILL):
         raise RuntimeError("the decoder was killed before its time was over, most likely for want of memory")
     if status and log.no_memory:
         allowed_gib = confinement.memory_bytes / 2**30
-        raise ItemError("decoder_limit", f"{argv_for(names)[0]} wanted more than {allowed_gib:g} GiB of memory")
-    return status
+        raise ItemError("decoder_limit", f"{program} wanted more than {allowed_gib:g} GiB of memory")
 
 
 def _drain(takers: dict[int, Taker], deadline: float) -> None:
