@@ -72,18 +72,21 @@ def check_sandbox(mode: SandboxMode) -> str | None:
 
     Raises JobError if the job requires it.
     """
+    if mode == "off":
+        open_because = "front_end.sandbox is off"
+    elif bubblewrap() is not None:
+        open_because = None
+    elif shutil.which("bwrap") is None:
+        open_because = "bubblewrap (bwrap) is not installed"
+    else:
+        open_because = f"bubblewrap fails: {_refusal()}"
+    if mode == "required" and open_because is not None:
+        raise JobError(
+            f"front_end.sandbox: required, but {open_because}. Install it or permit user namespaces, or set it to auto."
+        )
     if _prlimit() is None:
         return "ffmpeg runs without limits of memory and CPU time: prlimit (util-linux) is not installed"
-    if mode == "off":
-        return "ffmpeg runs with limits but not closed in: front_end.sandbox is off"
-    if bubblewrap() is not None:
-        return None
-    what = "bubblewrap (bwrap) is not installed" if shutil.which("bwrap") is None else f"bubblewrap fails: {_refusal()}"
-    if mode == "required":
-        raise JobError(
-            f"front_end.sandbox: required, but {what}. Install it or permit user namespaces, or set it to auto."
-        )
-    return f"ffmpeg runs with limits but not closed in: {what}"
+    return None if open_because is None else f"ffmpeg runs with limits but not closed in: {open_because}"
 
 
 @functools.cache

@@ -362,10 +362,19 @@ def test_a_system_without_bubblewrap_decodes_and_says_so(make_clip: MakeClip, mo
     assert probe(os.fsencode(make_clip("a.wav", *TONE)), TIMEOUT_S).kind == "audio"
 
 
-def test_a_job_that_requires_the_sandbox_is_refused_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("prlimit", ["/usr/bin/prlimit", None])
+def test_a_job_that_requires_the_sandbox_is_refused_without_it(
+    monkeypatch: pytest.MonkeyPatch, prlimit: str | None
+) -> None:
     without_bubblewrap(monkeypatch)
+    monkeypatch.setattr(sandbox, "_prlimit", lambda: prlimit)
     with pytest.raises(JobError, match=r"front_end\.sandbox: required, but bubblewrap"):
         check_sandbox("required")
+
+
+def test_a_system_without_prlimit_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_prlimit", lambda: None)
+    assert "prlimit (util-linux) is not installed" in str(check_sandbox("auto"))
 
 
 @closed_in
