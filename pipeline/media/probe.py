@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -43,10 +44,12 @@ _SHOWN = (
     "format=format_name,probe_score,start_time,duration,size"
     ":stream=index,codec_type,codec_name,width,height,sample_aspect_ratio,avg_frame_rate,sample_rate,channels"
     ",start_time,duration,bit_rate,nb_frames,pix_fmt,field_order,color_transfer"
-    ":stream_disposition=attached_pic,timed_thumbnails,default:stream_tags=rotate,alpha_mode,DURATION:stream_side_data=displaymatrix"
-    ",dv_profile,dv_bl_signal_compatibility_id"
+    ":stream_disposition=attached_pic,timed_thumbnails,default:stream_tags=rotate,alpha_mode,DURATION"
+    ":stream_side_data=displaymatrix,dv_profile,dv_bl_signal_compatibility_id"
     ":packet=stream_index:packet_side_data=side_data_type"
 )
+_HEADERS = ["-show_entries", _SHOWN, "-read_intervals", "%+#32"]
+"""What is asked of every file: its headers, and its first 32 packets."""
 BEGINS_LATE = {"analyzeduration": "900M", "probesize": "400M"}
 """How far ffmpeg looks for a track whose parameters its usual 5 s do not tell: microseconds and bytes."""
 _LATE_CONTAINERS = frozenset({"mpegts", "mpeg", "flv", "live_flv", "matroska,webm", "avi"})
@@ -57,7 +60,6 @@ _PLAYLIST = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CLOCK = re.compile(r"(\d{1,4}):(\d\d):(\d\d(?:\.\d+)?)")
-_FIRST_PACKETS = "%+#32"
 _PLAYLIST_BYTES = 4096
 _ANSWER_BYTES = 4 << 20
 _LONGEST_CLAIM_S = 366 * 86_400.0
@@ -125,7 +127,7 @@ def _by_pillow(fd: int, deadline: float, confinement: Confinement) -> MediaFacts
 def _by_ffprobe(fd: int, deadline: float, confinement: Confinement) -> MediaFacts:
     """Return the facts of any file that ffmpeg reads."""
     try:
-        answer = _ffprobe(fd, ["-show_entries", _SHOWN, "-read_intervals", _FIRST_PACKETS], deadline, confinement)
+        answer = _ffprobe(fd, _HEADERS, deadline, confinement)
     except ItemError as error:
         if error.code != "not_media" or animated.still_brand(fd) is None:
             raise
@@ -152,8 +154,7 @@ def _told_all(fd: int, answer: JsonObject, deadline: float, confinement: Confine
     if told or answer["format"].get("format_name") not in _LATE_CONTAINERS:
         return answer, False
     longer = [part for name, value in BEGINS_LATE.items() for part in (f"-{name}", value)]
-    shown = [*longer, "-show_entries", _SHOWN, "-read_intervals", _FIRST_PACKETS]
-    return _ffprobe(fd, shown, deadline, confinement), True
+    return _ffprobe(fd, [*longer, *_HEADERS], deadline, confinement), True
 
 
 def _by_claim(facts: MediaFacts, answer: JsonObject, lost_bytes: int) -> MediaFacts:
@@ -189,17 +190,10 @@ def measured_duration_s(
     last = Collected(limit=_ANSWER_BYTES)
 
     def argv(names: list[str], fd: int) -> list[str]:
-        source = [
-            "-protocol_whitelist",
-            "file,pipe",
-            "-format_whitelist",
-            facts.container,
-            "-i",
-            f"file:/dev/fd/{fd}",
-        ]
         return [
             *("ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "level+error", "-stats_period", "3600"),
-            *("-progress", names[0], *source, *maps, "-c", "copy", "-f", "null", "-"),
+            *("-progress", names[0], "-protocol_whitelist", "file,pipe", "-format_whitelist", facts.container),
+            *("-i", f"file:/dev/fd/{fd}", *maps, "-c", "copy", "-f", "null", "-"),
         ]
 
     try:
@@ -218,24 +212,16 @@ def measured(facts: MediaFacts, duration_s: float | None) -> MediaFacts:
     return replace(facts, duration_s=duration_s, audio=audio, video=video)
 
 
-def _ffprobe(fd: int, shown: list[str], deadline: float, confinement: Confinement) -> JsonObject:
+def _ffprobe(fd: int, shown: Sequence[str], deadline: float, confinement: Confinement) -> JsonObject:
     """Return ffprobe's JSON, and its messages under `said`.
 
     Raises ItemError probe_timeout, not_media, playlist_refused, encrypted or decoder_limit.
     """
     answer, log = Collected(limit=_ANSWER_BYTES), Log()
     argv = [
-        *("ffprobe", "-hide_banner", "-loglevel", "level+error", "-protocol_whitelist", "file,pipe"),
-        *(
-            "-max_pixels",
-            str(confinement.max_pixels),
-            "-format_whitelist",
-            SINGLE_FILE_DEMUXERS,
-            "-of",
-            "json=compact=1",
-            *shown,
-            f"file:/dev/fd/{fd}",
-        ),
+        *("ffprobe", "-hide_banner", "-loglevel", "level+error", "-max_pixels", str(confinement.max_pixels)),
+        *("-protocol_whitelist", "file,pipe", "-format_whitelist", SINGLE_FILE_DEMUXERS),
+        *("-of", "json=compact=1", *shown, f"file:/dev/fd/{fd}"),
     ]
     try:
         status = run(lambda _names: argv, fd, [answer], log, deadline, confinement)
