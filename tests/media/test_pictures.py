@@ -5,134 +5,23 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from pipeline.errors import ItemError
 from pipeline.job import Image as ImageSettings
 from pipeline.job import Media, Video
 from pipeline.media import pictures
 from pipeline.media.decode import decode
-from pipeline.media.exif import orientation as orientation_in
 from pipeline.media.plan import plan
-from pipeline.media.probe import measured_duration_s, probe
-from pipeline.media.process import opened
+from pipeline.media.probe import probe
 from tests.media.conftest import NUMBERED, MakeClip
+from tests.media.samples import QUARTERS, UPRIGHT, Pixels, corners
 from tests.media.test_decode import TIMEOUT_S, looked_at, numbers
-
-Pixels = NDArray[np.uint8]
-
-# The top left quarter red, the top right lime, the bottom left blue, the bottom right white.
-QUARTERS = (
-    "color=red:s=128x64:r=4:d=1,format=gbrp,drawbox=64:0:64:32:lime:fill"
-    ",drawbox=0:32:64:32:blue:fill,drawbox=64:32:64:32:white:fill"
-)
-CORNERS = {(255, 0, 0): "r", (0, 255, 0): "g", (0, 0, 255): "b", (255, 255, 255): "w"}
-UPRIGHT = {1: "rgbw", 2: "grwb", 3: "wbgr", 4: "bwrg", 5: "rbgw", 6: "brwg", 7: "wgbr", 8: "gwrb"}
-"""What the corners of the quarters (left to right, top to bottom) are once an EXIF orientation is carried out, by the
-definition in EXIF 2.32, 4.6.4: 6 means that row 0 of the stored picture is the right side of what is seen."""
-MATRICES = {
-    1: (1, 0, 0, 1),
-    2: (-1, 0, 0, 1),
-    3: (-1, 0, 0, -1),
-    4: (1, 0, 0, -1),
-    5: (0, 1, 1, 0),
-    6: (0, 1, -1, 0),
-    7: (0, -1, -1, 0),
-    8: (0, -1, 1, 0),
-}
-ONE = 1 << 16
-
-
-def corners(frame: Pixels) -> str:
-    height, width = frame.shape[:2]
-    found = [frame[y, x].astype(int) for y in (height // 4, -height // 4) for x in (width // 4, -width // 4)]
-    colours = list(CORNERS)
-    return "".join(CORNERS[colours[np.abs(np.array(colours) - rgb).sum(axis=1).argmin()]] for rgb in found)
-
-
-def first_frame(path: Path) -> Pixels:
-    frame: Pixels = looked_at(path)[2].frames[0]
-    return frame
-
-
-def with_matrix(clip: Path, folder: Path, matrix: tuple[int, int, int, int]) -> Path:
-    """Return a copy of an mp4 whose track header holds this matrix (16.16 fixed point)."""
-    data = bytearray(clip.read_bytes())
-    at = data.index(b"tkhd") + 4 + 40
-    a, b, c, d = matrix
-    data[at : at + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
-    (folder / "turned.mp4").write_bytes(data)
-    return folder / "turned.mp4"
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_video_with_a_matrix_comes_upright(make_clip: MakeClip, tmp_path: Path, orientation: int) -> None:
-    clip = make_clip("quarters.mp4", "-f", "lavfi", "-i", QUARTERS, "-c:v", "libx264", "-pix_fmt", "yuv444p")
-    a, b, c, d = (ONE * part for part in MATRICES[orientation])
-    facts, _, decoded = looked_at(with_matrix(clip, tmp_path, (a, b, c, d)))
-    assert facts.video is not None and facts.video.orientation == orientation
-    shape = (64, 128, 3) if orientation < 5 else (128, 64, 3)
-    assert (facts.video.height, facts.video.width, 3) == decoded.frames.shape[1:] == shape
-    assert corners(decoded.frames[0]) == UPRIGHT[orientation]
-
-
-@pytest.mark.parametrize(
-    "matrix",
-    [
-        (0, 0, 0, 0),
-        (46_341, 46_341, -46_341, 46_341),
-        (-(2**31), 2**31 - 1, -1, 2**31 - 1),
-        (ONE, ONE, ONE, ONE),
-        (0, ONE, 0, 0),
-        (1, 2**31 - 1, 0, 5),
-    ],
-)
-def test_a_matrix_that_is_no_quarter_turn_turns_nothing(
-    make_clip: MakeClip, tmp_path: Path, matrix: tuple[int, int, int, int]
-) -> None:
-    clip = make_clip("quarters.mp4", "-f", "lavfi", "-i", QUARTERS, "-c:v", "libx264", "-pix_fmt", "yuv444p")
-    frame = first_frame(with_matrix(clip, tmp_path, matrix))
-    assert frame.shape == (64, 128, 3) and corners(frame) == UPRIGHT[1]
-
-
-def test_a_matrix_of_another_scale_still_turns(make_clip: MakeClip, tmp_path: Path) -> None:
-    clip = make_clip("quarters.mp4", "-f", "lavfi", "-i", QUARTERS, "-c:v", "libx264", "-pix_fmt", "yuv444p")
-    assert corners(first_frame(with_matrix(clip, tmp_path, (3, 2 * ONE, -ONE, -3)))) == UPRIGHT[6]
-
-
-def exif(orientation: int) -> bytes:
-    return b"Exif\0\0MM\0*\0\0\0\x08\0\x01" + struct.pack(">HHIHHI", 0x0112, 3, 1, orientation, 0, 0)
-
-
-@pytest.mark.parametrize("orientation", [*range(1, 9), 0, 9])
-def test_a_photo_with_exif_comes_upright(make_clip: MakeClip, tmp_path: Path, orientation: int) -> None:
-    plain = make_clip("quarters.jpg", "-f", "lavfi", "-i", QUARTERS, "-frames:v", "1", "-q:v", "2").read_bytes()
-    segment = exif(orientation)
-    photo = tmp_path / "photo.jpg"
-    photo.write_bytes(plain[:2] + b"\xff\xe1" + struct.pack(">H", len(segment) + 2) + segment + plain[2:])
-    assert corners(first_frame(photo)) == UPRIGHT.get(orientation, UPRIGHT[1])
-
-
-def test_a_turned_picture_is_as_wide_as_its_pixels_are_not_square(make_clip: MakeClip, tmp_path: Path) -> None:
-    source = f"{QUARTERS},setsar=2/1"
-    clip = make_clip("wide_quarters.mp4", "-f", "lavfi", "-i", source, "-c:v", "libx264", "-pix_fmt", "yuv444p")
-    frame = first_frame(with_matrix(clip, tmp_path, (0, ONE, -ONE, 0)))
-    assert frame.shape == (256, 64, 3) and corners(frame) == UPRIGHT[6]
-
-
-@pytest.mark.parametrize("sar", ["1/1000", "1000/1", "0/1"])
-def test_an_absurd_pixel_aspect_is_not_believed(make_clip: MakeClip, sar: str) -> None:
-    name = f"sar{sar.replace('/', '_')}.mkv"
-    clip = make_clip(name, "-f", "lavfi", "-i", f"{QUARTERS},setsar={sar}", "-c:v", "ffv1")
-    assert first_frame(clip).shape == (64, 128, 3)
-
+from tests.media.test_orientation import first_frame
 
 # A white bar crosses the picture by 12 pixels a field.
 MOVING = (
@@ -403,114 +292,6 @@ def test_a_size_known_only_to_the_decoder_is_found(make_clip: MakeClip) -> None:
     assert corners(decoded.frames[0]) == UPRIGHT[1]
 
 
-def draw(folder: Path, name: str, program: str) -> Path:
-    """Make a picture with Pillow, in a process apart: it comes with the engine and is no dependency of ours."""
-    program = f"import sys\nfrom PIL import Image\npath = sys.argv[1]\n{program}"
-    subprocess.run([sys.executable, "-c", program, str(folder / name)], check=True, timeout=60)
-    return folder / name
-
-
-ANIMATION = """
-frames = [Image.new("RGBA", (96, 64), colour) for colour in ("red", "lime", "blue", (255, 0, 0, 0))]
-frames[0].save(path, save_all=True, append_images=frames[1:], duration={delays}, loop=0, lossless=True)
-"""
-
-
-def test_an_animated_webp_is_a_video_without_sound(tmp_path: Path) -> None:
-    clip = draw(tmp_path, "moving.webp", ANIMATION.format(delays=[500, 1000, 500, 500]))
-    facts, _, decoded = looked_at(clip)
-    assert facts.kind == "video" and facts.audio is None and facts.duration_s == 2.5
-    assert not decoded.remarks and decoded.decoded_s == 2.5
-    assert decoded.times_s.tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
-    shown = [[255, 0, 0], [0, 255, 0], [0, 255, 0], [0, 0, 255], [128] * 3, [128] * 3]
-    assert np.abs(decoded.frames.mean(axis=(1, 2)) - shown).max() <= 1
-
-
-def test_windows_of_an_animated_webp_hold_their_own_times(tmp_path: Path) -> None:
-    clip = draw(tmp_path, "long.webp", ANIMATION.format(delays=[20_000, 20_000, 20_000, 20_000]))
-    _, planned, decoded = looked_at(clip, Media(video=Video(min_rate_hz=1, max_rate_hz=2, max_frames=8)))
-    assert len(planned.windows) == 2
-    assert decoded.frames.mean(axis=(1, 2)).round().tolist() == [[255, 0, 0]] * 4 + [[128] * 3] * 4
-
-
-def test_frames_without_delay_are_shown_a_tenth_of_a_second(make_clip: MakeClip, tmp_path: Path) -> None:
-    assert probe(os.fsencode(draw(tmp_path, "zero.webp", ANIMATION.format(delays=0))), TIMEOUT_S).duration_s == 0.4
-    gif = bytearray(make_clip("five_frames.gif", "-f", "lavfi", "-i", "testsrc2=s=64x64:r=5:d=1").read_bytes())
-    control = b"\x21\xf9\x04"
-    for at in [at for at in range(len(gif)) if gif[at : at + 3] == control]:
-        gif[at + 4 : at + 6] = bytes(2)
-    (tmp_path / "zero.gif").write_bytes(gif)
-    assert probe(os.fsencode(tmp_path / "zero.gif"), TIMEOUT_S).duration_s == pytest.approx(0.5)
-
-
-def test_animations_are_played_once(make_clip: MakeClip) -> None:
-    source = ("-f", "lavfi", "-i", NUMBERED.format(seconds=2, step=10) + ",format=rgb24")
-    for name, loops in (("loops.apng", ("-plays", "0", "-f", "apng")), ("loops.gif", ("-loop", "0"))):
-        clip = make_clip(name, *source, *loops)
-        facts = probe(os.fsencode(clip), TIMEOUT_S)
-        assert facts.kind == "video"
-        length_s = facts.duration_s or measured_duration_s(os.fsencode(clip), facts, TIMEOUT_S)
-        assert length_s == pytest.approx(2.0, abs=0.11)
-        facts = replace(facts, duration_s=length_s)
-        decoded = decode(os.fsencode(clip), facts, plan(facts, Media(), 30_000), TIMEOUT_S)
-        assert numbers(decoded, step=10)[:4] == [0, 5, 10, 15]
-
-
-def test_a_damaged_webp_costs_its_own_row(tmp_path: Path) -> None:
-    whole = draw(tmp_path, "whole.webp", ANIMATION.format(delays=500)).read_bytes()
-    (tmp_path / "cut.webp").write_bytes(whole[:60])
-    with pytest.raises(ItemError) as caught:
-        looked_at(tmp_path / "cut.webp")
-    assert caught.value.code in ("unsupported_codec", "decode_failed")
-
-
-@pytest.mark.parametrize("orientation", [2, 5, 6, 8])
-@pytest.mark.parametrize("name", ["photo.webp", "photo.avif", "photo.png", "photo.tif"])
-def test_other_stills_follow_their_orientation(tmp_path: Path, name: str, orientation: int) -> None:
-    program = """
-picture = Image.new("RGB", (128, 64), "red")
-picture.paste("lime", (64, 0, 128, 32))
-picture.paste("blue", (0, 32, 64, 64))
-picture.paste("white", (64, 32, 128, 64))
-exif = Image.Exif()
-exif[0x0112] = {orientation}
-picture.save(path, exif=exif)
-"""
-    facts, _, decoded = looked_at(draw(tmp_path, name, program.format(orientation=orientation)))
-    assert facts.kind == "image" and corners(decoded.frames[0]) == UPRIGHT[orientation]
-
-
-@pytest.mark.parametrize("cut", [8, 10, 14, 40])
-def test_a_damaged_orientation_turns_nothing(tmp_path: Path, cut: int) -> None:
-    heads = (
-        b"II*\0" + b"\xff" * 60,
-        b"MM\0*\0\0\0\x08\xff\xff" + bytes(60),
-        b"\x89PNG\r\n\x1a\n\0\0\0\4eXIfMM\0*" * 3,
-    )
-    for head in heads:
-        (tmp_path / "head").write_bytes(head[:cut])
-        with opened(os.fsencode(tmp_path / "head")) as fd:
-            assert orientation_in(fd) == 1
-
-
-def test_a_heic_picture_is_named_as_what_it_is(tmp_path: Path) -> None:
-    (tmp_path / "photo.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100))
-    with pytest.raises(ItemError) as caught:
-        probe(os.fsencode(tmp_path / "photo.heic"), TIMEOUT_S)
-    assert caught.value.code == "unsupported_codec" and "HEIC" in caught.value.message
-
-
-def test_missing_pillow_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clip = draw(tmp_path, "moving.webp", ANIMATION.format(delays=500))
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S: no installed packages
-    bare.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(bare))
-    with pytest.raises(ItemError) as caught:
-        probe(os.fsencode(clip), TIMEOUT_S)
-    assert caught.value.code == "unsupported_codec" and "Pillow is not installed" in caught.value.message
-
-
 Times = Callable[[float], float]
 
 
@@ -570,10 +351,3 @@ def test_chosen_frames_are_those_of_a_full_decode(make_clip: MakeClip) -> None:
     for time_s, frame in zip(decoded.times_s, decoded.frames, strict=True):
         error = np.mean(np.square(np.subtract(frame, every[int(time_s * 25 + 1e-6)], dtype=float)))
         assert 10 * np.log10(255**2 / max(error, 1e-9)) >= 38
-
-
-def test_a_plan_counts_the_tokens_of_the_upright_size(make_clip: MakeClip, tmp_path: Path) -> None:
-    clip = make_clip("quarters.mp4", "-f", "lavfi", "-i", QUARTERS, "-c:v", "libx264", "-pix_fmt", "yuv444p")
-    turned = probe(os.fsencode(with_matrix(clip, tmp_path, (0, ONE, -ONE, 0))), TIMEOUT_S)
-    planned = plan(turned, Media(), 30_000)
-    assert (planned.width, planned.height) == (64, 128)
