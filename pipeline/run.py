@@ -125,7 +125,7 @@ async def _run(
         with scratch_folder() as scratch:
             early, costs = await _screen_all(resolved, worklist, run_id, tally, events, progress, scratch)
             facts |= costs
-    missing = Missing() if early is not None else await asyncio.to_thread(_missing, resolved, worklist, run_id)
+    missing = Missing() if early is not None else await asyncio.to_thread(_close_books, resolved, worklist, run_id)
     code = _exit_code(resolved.job, tally, worklist, missing) if early is None else early.code
     events.write("run_ended", exit_code=code, done=tally.done, missing=missing.count, events_dropped=events.dropped)
     facts["events_dropped"] = events.dropped
@@ -389,25 +389,25 @@ async def _engine_costs(workers: Workers) -> JsonObject:
     return costs
 
 
-def _missing(resolved: Resolved, worklist: Worklist, run_id: str) -> Missing:
-    """Return the items that were listed and have no row: there must be none; or why that cannot be told.
-
-    With `on_change: rewrite`, remove what is left of older rows before; what a killed run left, too.
-    """
-    output = resolved.job.output.path
+def _close_books(resolved: Resolved, worklist: Worklist, run_id: str) -> Missing:
+    """Remove the older rows that a rewrite leaves, and check that every item has its row; or say why that cannot be."""
+    output, rewrites = resolved.job.output.path, resolved.job.output.on_change == "rewrite"
     try:
         if not output.is_dir():
             raise JobError(f"the output folder {output} is gone")
         held = read_ledger(output)
-        if resolved.job.output.on_change == "rewrite":
+        if rewrites:  # what a run that was killed left, too
             remove_rows(output, run_id, held.superseded(resolved.fingerprint))
-        return gather_missing(
-            item_id
-            for item_id in worklist.ids()
-            if worklist.knows(item_id) and held.find(item_id, resolved.fingerprint) is None
-        )
+        return _missing(worklist, held, resolved.fingerprint)
     except (JobError, OSError) as error:
         return Missing(unchecked=f"{error}. Mend that and run the job again: it screens what lacks a row and checks")
+
+
+def _missing(worklist: Worklist, held: Ledger, fingerprint: str) -> Missing:
+    """Return the items that were listed and have no row: there must be none."""
+    return gather_missing(
+        item_id for item_id in worklist.ids() if worklist.knows(item_id) and held.find(item_id, fingerprint) is None
+    )
 
 
 def _exit_code(job: Job, tally: Tally, worklist: Worklist, missing: Missing) -> int:
