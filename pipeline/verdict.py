@@ -211,7 +211,8 @@ def _remarks(prepared: Prepared) -> list[Remark]:
         said = "the recording goes on after the part looked at; its header gives no length"
         remarks.append(Remark("partial_coverage", said))
     elif not lost and prepared.coverage is not None and prepared.coverage < 1.0:
-        said = f"{prepared.coverage:.0%} of the recording was looked at, evenly spread"
+        share = f"{prepared.coverage:.0%}" if prepared.coverage >= 0.01 else "Less than 1%"
+        said = f"{share} of the recording was looked at, evenly spread"
         remarks.append(Remark("partial_coverage", said))
     order = list(REASONS)
     return sorted(remarks, key=lambda remark: order.index(remark.code))

@@ -203,6 +203,11 @@ def test_a_row_of_several_remarks_is_named_for_the_gravest_and_says_all() -> Non
     assert (row.verdict, row.reason, row.message) == ("pass", "partial_decode", "3 errors; an offset")
 
 
+def test_a_very_long_recording_is_not_said_to_be_looked_at_by_nought_per_cent() -> None:
+    row = build_row(ITEM, answered(coverage=0.0017), FACTS, NOW, None)
+    assert row.message == "Less than 1% of the recording was looked at, evenly spread"
+
+
 def test_sound_that_was_mended_degrades_nothing() -> None:
     row = build_row(ITEM, answered(remarks=(Remark("sound_mended", "an offset"),)), FACTS, NOW, None)
     assert (row.verdict, row.degraded, row.reason) == ("pass", False, "sound_mended")
