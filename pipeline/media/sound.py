@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _TAIL_S = 0.2
 _SMALLEST_GAP_S = 0.04
+_SLOWEST_CLOCK = 0.9
+"""Time stamps that grow by a smaller share of the samples' time are overlaps."""
 _STAMPED_BY_COUNT = frozenset({"aac", "ac3", "amr", "eac3", "flac", "mp3", "wav"})
 """Containers without time stamps of their own: a gap there is the demuxer's miscount, not silence."""
 _JOINABLE = frozenset({"aac", "ac3", "eac3", "mp3"})
@@ -138,12 +140,15 @@ def _forward_only(shift_s: float, duration_s: float | None) -> str:
 
     Broken files hold time stamps that overlap or leap far past the end; taken at their word, sound would be
     cut or hours of silence inserted. A leap forward needs a second frame that agrees: where the sample rate changes,
-    ffmpeg counts one frame's time at the wrong rate.
+    ffmpeg counts one frame's time at the wrong rate. A clock that runs a little slower than the samples is followed:
+    from the last frame, so that an overlap before stays bridged.
     """
     inside = f"*lte(PTS*TB,{plain(shift_s + duration_s + 10)})" if duration_s is not None else ""
     expected, seen, stamp, leapt, leaps = (f"ld({slot})" for slot in range(5))
     given = f"st(2,PTS-{plain(shift_s)}/TB)"
     ahead = f"st(4,{seen}*gt({stamp}-{expected},{_SMALLEST_GAP_S}/TB))"
     believed = f"not(isnan(PTS)){inside}*(gt({stamp},{expected})+not({seen}))*(not({leaps})+{leapt})"
-    now = f"st(2,if({believed},{stamp},{expected}))"
+    lasts, passed = f"({expected}-PREV_OUTPTS)", "(PTS-PREV_INPTS)"  # the frame before: its samples, its stamps
+    slower = f"{seen}*gte({passed},{_SLOWEST_CLOCK}*{lasts})*lt({passed},{lasts})"
+    now = f"st(2,if({believed},{stamp},if({slower},PREV_OUTPTS+{passed},{expected})))"
     return f"asetpts='{given};{ahead};{now};st(3,{leaps});st(1,1);st(0,{stamp}+NB_SAMPLES);{stamp}'"

@@ -317,6 +317,22 @@ def test_a_gap_or_another_rate_in_the_middle_keeps_the_time(
     assert found == pytest.approx([0.5, 0.5 + second_s], abs=0.04)
 
 
+@pytest.mark.parametrize("clock", [0.96, 0.995, 1.005])
+def test_sound_stays_beside_pictures_whose_clock_runs_otherwise(make_clip: MakeClip, clock: float) -> None:
+    at_s = (1.0, 30.0, 57.0)
+    even = make_clip("even.mp4", "-f", "lavfi", "-i", "testsrc2=s=64x64:r=10:d=60", *beeps(at_s, 60), "-c:a", "aac")
+    stamps = f"setts=pts=PTS*{clock}:dts=DTS*{clock}"
+    found = begins_s(heard(make_clip(f"{clock}.mp4", "-i", str(even), "-c", "copy", "-bsf:a", stamps)))
+    assert found == pytest.approx([clock * at for at in at_s], abs=0.06)
+
+
+def test_time_stamps_that_overlap_cost_no_sound(make_clip: MakeClip, tmp_path: Path) -> None:
+    first = piece(make_clip, "first.ts", 44_100, 0.0)
+    second = piece(make_clip, "overlap-second.ts", 44_100, 1.6)
+    (tmp_path / "overlap.ts").write_bytes(first.read_bytes() + second.read_bytes())
+    assert begins_s(heard(tmp_path / "overlap.ts")) == pytest.approx([0.5, 2.5], abs=0.06)
+
+
 def test_late_sound_whose_rate_changes_is_not_delayed_twice(make_clip: MakeClip, tmp_path: Path) -> None:
     pictures = ("-f", "lavfi", "-i", "testsrc2=s=64x64:r=10:d=2", "-c:v", "mpeg2video")
     late = ("-itsoffset", "0.6")
