@@ -92,9 +92,9 @@ _REASONS = (
     ),
     Reason(
         "tracks_ignored",
-        "The file has more tracks of sound or pictures than the one that was heard or seen.",
+        "The file has more tracks of sound or pictures, or more pictures, than the one that was heard or seen.",
         False,
-        "Split the file if the other tracks matter.",
+        "Split the file if the rest matters.",
         failure=False,
         degrades=True,
     ),
@@ -133,6 +133,13 @@ _REASONS = (
         "Pictures of high dynamic range were not converted: they look flat and dark.",
         False,
         "Install an ffmpeg with zscale and tonemap.",
+        failure=False,
+    ),
+    Reason(
+        "extras_ignored",
+        "The file has a cover picture or subtitles, which were not looked at.",
+        False,
+        "Take them out and screen them as files of their own if they matter.",
         failure=False,
     ),
     Reason(

@@ -75,8 +75,9 @@ class VideoStream:
 
 @dataclass(frozen=True, slots=True)
 class MediaFacts:
-    """What a file is, by its headers. `duration_s` is a claim and may be None (live ones); `begins_late` if a track
-    begins so far into the file that ffmpeg has to be told to look for it."""
+    """What a file is, by its headers. `duration_s` is a claim and may be None (live ones); `input_options` are
+    ffmpeg's names and values without which it does not find all that is there; `first_bytes` is how much of the file
+    the picture takes that something else follows."""
 
     kind: MediaKind
     container: str
@@ -84,7 +85,8 @@ class MediaFacts:
     audio: AudioStream | None
     video: VideoStream | None
     remarks: tuple[Remark, ...] = ()
-    begins_late: bool = False
+    input_options: tuple[tuple[str, str], ...] = ()
+    first_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ PERMANENT = {
     *("video_lost", "prompt_too_long", "render_failed", "token_mismatch", "engine_rejected", "engine_killed"),
 }
 DEGRADED = {"doubtful_format", "partial_decode", "tracks_ignored", "partial_coverage", "reduced_look"}
-ANSWERED = {*DEGRADED, "sound_mended", "wrong_duration", "colour_unconverted", "low_confidence"}
+ANSWERED = {*DEGRADED, "sound_mended", "wrong_duration", "colour_unconverted", "extras_ignored", "low_confidence"}
 
 
 def test_no_code_goes_away_or_changes_what_it_means_for_the_next_run() -> None:

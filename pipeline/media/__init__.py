@@ -1,6 +1,6 @@
 """How a recording is looked at.
 
-looking ─▶ probe      what is it      tracks, orientation, exif, chunks
+looking ─▶ probe      what is it      tracks, orientation, exif, tiff, stills, chunks
         ─▶ plan       how much        ladder: how much less, if time is short
         ─▶ decode     sound, frames   reader: ffmpeg, a window at a time; animated, draw: what ffmpeg cannot read
                                       sound, mono, matroska; pictures
@@ -8,5 +8,5 @@ looking ─▶ probe      what is it      tracks, orientation, exif, chunks
 process, sandbox, capabilities: how ffmpeg runs, where, and what it can do.
 """
 
-VERSION = 2
+VERSION = 3
 """Changes whenever a file may reach the model as other sound or pictures: rows of two versions do not mix unasked."""

@@ -1,4 +1,4 @@
-"""Pictures that ffmpeg cannot read and Pillow can: animated WebP, and AVIF stills where ffmpeg lacks them.
+"""Pictures that ffmpeg cannot read and Pillow can: animated WebP, JPEG in TIFF, AVIF stills where ffmpeg lacks them.
 
 Pillow runs in a process of its own (`pipeline.media.draw`), on the opened file, with a time limit.
 """
@@ -9,6 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,18 +18,24 @@ from pipeline.errors import ItemError
 from pipeline.media import draw
 from pipeline.media.process import Collected, Log, Sink, TimedOut, plain, run
 from pipeline.media.sandbox import Confinement
-from pipeline.records import MediaFacts, Plan, VideoStream, Window
+from pipeline.media.stills import behind
+from pipeline.records import MediaFacts, Plan, Remark, VideoStream, Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-WEBP, AVIF = "webp_animated", "avif"
-CONTAINERS = frozenset({WEBP, AVIF})
+WEBP, AVIF, TIFF = "webp_animated", "avif", "tiff_jpeg"
+CONTAINERS = frozenset({WEBP, AVIF, TIFF})
 """The names by which `MediaFacts.container` says that Pillow decodes."""
 _FOLDERS = (sys.base_prefix, sys.prefix, os.path.dirname(draw.__file__))
 """Where Python, Pillow and the program lie."""
 _ANIMATION_FLAG = 0x02
 _MOST_CHUNKS = 100_000
+_HEAD_BYTES = 1 << 16
+_HDR_TRANSFERS = (16, 18)
+"""PQ and HLG by ITU-T H.273, table 3."""
+_HDR = Remark("colour_unconverted", "The picture is HDR; its colours and brightness are not converted.")
+_MOVES = Remark("tracks_ignored", "The picture moves; its still alone is seen.")
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"mif1")
 
 
@@ -44,13 +51,18 @@ def still_brand(fd: int) -> str | None:
     if head[4:8] != b"ftyp":
         return None
     # AVIF may call itself mif1, and say what it is among the compatible brands.
-    if head[8:12] == b"avif" or (head[8:12] == b"mif1" and b"avif" in head[16 : int.from_bytes(head[:4], "big")]):
+    if head[8:12] == b"avif" or (head[8:12] == b"mif1" and b"avif" in _compatible(head)):
         return AVIF
     return "heic" if head[8:12] in _HEIC else None
 
 
+def _compatible(head: bytes) -> bytes:
+    """Return the brands that a file says it is compatible with."""
+    return head[16 : int.from_bytes(head[:4], "big")]
+
+
 def probe_webp(fd: int, deadline: float, confinement: Confinement) -> MediaFacts:
-    """Return the facts of an animated WebP: a video without sound. Raises ItemError as `probe_still`."""
+    """Return the facts of an animated WebP: a video without sound. Raises ItemError as `probe_avif`."""
     delays_ms = [draw.shown_ms(delay_ms) for delay_ms in _webp_delays_ms(fd)]
     width, height = _size(fd, deadline, confinement)
     duration_s = sum(delays_ms) / 1000
@@ -60,10 +72,27 @@ def probe_webp(fd: int, deadline: float, confinement: Confinement) -> MediaFacts
     return MediaFacts("video", WEBP, duration_s, None, video)
 
 
-def probe_still(fd: int, deadline: float, confinement: Confinement) -> MediaFacts:
+def probe_avif(fd: int, deadline: float, confinement: Confinement) -> MediaFacts:
     """Return the facts of an AVIF still. Raises ItemError unsupported_codec or probe_timeout."""
+    facts, head = _still(fd, AVIF, "av1", deadline, confinement), os.pread(fd, _HEAD_BYTES, 0)
+    remarks = (*([_HDR] if _is_hdr(head) else []), *([_MOVES] if b"avis" in _compatible(head) else []))
+    return replace(facts, remarks=remarks)
+
+
+def probe_tiff(fd: int, deadline: float, confinement: Confinement) -> MediaFacts:
+    """Return the facts of a TIFF's first picture. Raises ItemError as `probe_avif`."""
+    facts, hidden = _still(fd, TIFF, "tiff", deadline, confinement), behind(fd).text()
+    return facts if hidden is None else replace(facts, remarks=(Remark("tracks_ignored", hidden),))
+
+
+def _still(fd: int, container: str, codec: str, deadline: float, confinement: Confinement) -> MediaFacts:
     width, height = _size(fd, deadline, confinement)
-    return MediaFacts("image", AVIF, None, None, VideoStream(0, "av1", width, height, None, 0.0, None))
+    return MediaFacts("image", container, None, None, VideoStream(0, codec, width, height, None, 0.0, None))
+
+
+def _is_hdr(head: bytes) -> bool:
+    """Return whether an AVIF's first colour box (ISO/IEC 23008-12: colr, nclx) names PQ or HLG as transfer."""
+    return int.from_bytes(head.partition(b"colrnclx")[2][2:4], "big") in _HDR_TRANSFERS
 
 
 def frames(
@@ -88,7 +117,7 @@ def _size(fd: int, deadline: float, confinement: Confinement) -> tuple[int, int]
     numbers = answer.data.split()
     if status != 0 or len(numbers) != 2:
         raise ItemError(
-            "unsupported_codec", f"a WebP or AVIF picture that neither ffmpeg nor Pillow reads: {log.reason()}"
+            "unsupported_codec", f"a WebP, AVIF or TIFF picture that neither ffmpeg nor Pillow reads: {log.reason()}"
         )
     return int(numbers[0]), int(numbers[1])
 

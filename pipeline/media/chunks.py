@@ -1,8 +1,10 @@
-"""How much sound the chunk headers of WAV, AIFF and CAF claim: ffmpeg silently takes what is there for all of it."""
+"""How much sound the chunk headers of WAV, AIFF and CAF claim: ffmpeg silently takes what is there for all of it, and
+of a WAV no more than was claimed."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +12,10 @@ from typing import Literal
 _MOST_CHUNKS = 256
 _PLACEHOLDER = 0x7FFF_0000
 """Writers to pipes, which cannot come back to fill in the size, put 0 or the largest number they can think of."""
+
+
+_MORE_BYTES = 12_600
+_NAME = re.compile(rb"[\x20-\x7e]{4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,22 @@ def lost_bytes(fd: int) -> int:
         if name == layout.sound:
             return max(0, begins + claimed - size) if claimed < _PLACEHOLDER else 0
     return 0
+
+
+def understated(fd: int) -> bool:
+    """Return whether a WAV's sound goes on behind its end as claimed: recorders that crash leave an old claim.
+
+    A seventh of a second at least, at 44.1 kHz and 16 bits, where the next chunk's name should stand.
+    """
+    head, size = os.pread(fd, 12, 0), os.fstat(fd).st_size
+    if (head[:4], head[8:12]) != (b"RIFF", b"WAVE"):
+        return False
+    for name, begins, claimed in _chunks(fd, _LAYOUTS[b"RIFF", b"WAVE"]):
+        if name == b"data":
+            ends = begins + claimed + claimed % 2
+            more = os.pread(fd, _MORE_BYTES, ends) if 0 < claimed < _PLACEHOLDER and ends < size else b""
+            return len(more) == _MORE_BYTES and any(more) and not _NAME.match(more)
+    return False
 
 
 def _chunks(fd: int, layout: _Layout) -> Iterator[tuple[bytes, int, int]]:

@@ -35,7 +35,7 @@ def decode(
     goes on beyond its claimed end. Raises ItemError decode_failed, decode_timeout, audio_lost, too_many_pixels or
     decoder_limit.
     """
-    with opened(path) as fd:
+    with opened(path, facts.first_bytes) as fd:
         reader = Reader(fd, facts, plan, time.monotonic() + timeout_s, confinement)
         passes = [reader.window(window, 0.0) for window in plan.windows[:-1]]
         passes.append(reader.window(plan.windows[-1], MORE_S if _ends_recording(plan, facts) else 0.0))

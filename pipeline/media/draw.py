@@ -31,12 +31,13 @@ def draw(source: BinaryIO, arguments: list[str], out: BinaryIO) -> int:
         return MISSING
     Image.MAX_IMAGE_PIXELS = None  # the job's own limit is held against the size before anything is drawn
     try:
-        picture = Image.open(source, formats=("WEBP", "AVIF"))
+        picture = Image.open(source, formats=("WEBP", "AVIF", "TIFF"))
     except (UnidentifiedImageError, KeyError):
         print("[error] this Pillow does not read the picture", file=sys.stderr)
         return MISSING
     if arguments == ["size"]:
-        upside = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+        # Pillow brings TIFF upright by itself.
+        upside = picture.format != "TIFF" and picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)
         width, height = reversed(picture.size) if upside else picture.size
         print(width, height)
         return 0

@@ -19,10 +19,11 @@ from typing import Any
 from pipeline.errors import ItemError
 from pipeline.media import animated, exif, orientation
 from pipeline.media.capabilities import has_decoder
-from pipeline.media.chunks import lost_bytes
+from pipeline.media.chunks import lost_bytes, understated
 from pipeline.media.orientation import QUARTER_TURNED
-from pipeline.media.process import Collected, Log, TimedOut, opened, oversized, run, too_many_pixels
+from pipeline.media.process import Collected, Log, TimedOut, beginning, opened, oversized, run, too_many_pixels
 from pipeline.media.sandbox import CONFINED, Confinement
+from pipeline.media.stills import Behind, behind, is_jpeg_in_tiff
 from pipeline.media.tracks import choose, finite
 from pipeline.records import AudioStream, JsonObject, MediaFacts, MediaKind, Remark, VideoStream
 
@@ -50,8 +51,13 @@ _SHOWN = (
 )
 _HEADERS = ["-show_entries", _SHOWN, "-read_intervals", "%+#32"]
 """What is asked of every file: its headers, and its first 32 packets."""
-BEGINS_LATE = {"analyzeduration": "900M", "probesize": "400M"}
+_Options = tuple[tuple[str, str], ...]
+_AS_FILM: _Options = (("f", "mjpeg"),)
+_TO_ITS_END: _Options = (("f", "wav"), ("ignore_length", "1"))
+_LONGER_LOOK: _Options = (("analyzeduration", "900M"), ("probesize", "400M"))
 """How far ffmpeg looks for a track whose parameters its usual 5 s do not tell: microseconds and bytes."""
+_FOUND_ON_THE_WAY = frozenset({"flv", "live_flv", "mpeg"})
+"""Containers whose headers need not say which tracks there are: one that begins late shows by its first packet."""
 _LATE_CONTAINERS = frozenset({"mpegts", "mpeg", "flv", "live_flv", "matroska,webm", "avi"})
 _DOUBTFUL_SCORE = 25
 _HEADERLESS = ("amrnb", "amrwb")
@@ -118,7 +124,9 @@ def _by_pillow(fd: int, deadline: float, confinement: Confinement) -> MediaFacts
         facts = animated.probe_webp(fd, deadline, confinement)
     elif animated.still_brand(fd) == animated.AVIF:
         with suppress(ItemError):  # ffmpeg before 7 gives no turn to one, and a second of time
-            facts = animated.probe_still(fd, deadline, confinement)
+            facts = animated.probe_avif(fd, deadline, confinement)
+    elif is_jpeg_in_tiff(fd):
+        facts = animated.probe_tiff(fd, deadline, confinement)
     if facts is not None:
         _check_pixels(facts, confinement)
     return facts
@@ -126,35 +134,62 @@ def _by_pillow(fd: int, deadline: float, confinement: Confinement) -> MediaFacts
 
 def _by_ffprobe(fd: int, deadline: float, confinement: Confinement) -> MediaFacts:
     """Return the facts of any file that ffmpeg reads."""
+    follows = behind(fd)
+    options = _AS_FILM if follows.row else _TO_ITS_END if understated(fd) else ()
+    if follows.ends is None:
+        return _as_said(fd, options, follows, deadline, confinement)
+    with beginning(fd, follows.ends) as picture:
+        return replace(_as_said(picture, (), follows, deadline, confinement), first_bytes=follows.ends)
+
+
+def _as_said(fd: int, options: _Options, follows: Behind, deadline: float, confinement: Confinement) -> MediaFacts:
+    """Return what ffprobe says of a file."""
     try:
-        answer = _ffprobe(fd, _HEADERS, deadline, confinement)
+        answer = _ffprobe(fd, options, _HEADERS, deadline, confinement)
     except ItemError as error:
         if error.code != "not_media" or animated.still_brand(fd) is None:
             raise
         message = f"a HEIC, HEIF or AVIF picture that this ffmpeg cannot read; make it a JPEG ({error.message})"
         raise ItemError("unsupported_codec", message) from None
-    answer, begins_late = _told_all(fd, answer, deadline, confinement)
-    facts = replace(_by_claim(_facts(answer), answer, lost_bytes(fd)), begins_late=begins_late)
+    if not options and _may_hold_more(answer):
+        options = _LONGER_LOOK
+        answer = _ffprobe(fd, options, _HEADERS, deadline, confinement)
+    facts = replace(_by_claim(_facts(answer), answer, lost_bytes(fd)), input_options=options)
+    facts = replace(facts, remarks=(*facts.remarks, *_hidden(facts, answer, follows)))
     _check_pixels(facts, confinement)
-    if facts.video is not None and _is_dolby_vision_alone(_stream(answer, facts.video)):
-        facts = replace(facts, remarks=(*facts.remarks, _DOLBY_VISION))
     if facts.video is not None and (facts.kind == "image" or _unsure_of_fields(facts.video, answer)):
-        frame = _first_picture(fd, facts.video.index, deadline, confinement)
+        frame = _first_picture(fd, facts, deadline, confinement)
         return _refined(facts, facts.video, frame, exif.orientation(fd) if facts.kind == "image" else 1)
     return facts
 
 
-def _told_all(fd: int, answer: JsonObject, deadline: float, confinement: Confinement) -> tuple[JsonObject, bool]:
-    """Return ffprobe's answer, and whether it took a longer look: a track that begins late has no rate or size yet."""
-    told = all(
-        stream.get("codec_name") in (None, "unknown") or int(stream.get("sample_rate") or stream.get("width") or 0)
-        for stream in answer.get("streams", [])
-        if stream.get("codec_type") in ("audio", "video")
+def _hidden(facts: MediaFacts, answer: JsonObject, follows: Behind) -> list[Remark]:
+    """Return remarks on what of a file is not seen, or not as it should be."""
+    remarks, text = [], follows.text()
+    if text is None and facts.kind == "image" and facts.video is not None and _packets(answer, facts.video) > 1:
+        text = "The file holds more pictures; the first alone is seen."
+    if text is not None:
+        remarks.append(Remark("tracks_ignored", text))
+    if facts.video is not None and _is_dolby_vision_alone(_stream(answer, facts.video)):
+        remarks.append(_DOLBY_VISION)
+    return remarks
+
+
+def _packets(answer: JsonObject, video: VideoStream) -> int:
+    """Return how many of the first packets belong to the pictures."""
+    return sum(int(packet.get("stream_index", -1)) == video.index for packet in answer.get("packets", []))
+
+
+def _may_hold_more(answer: JsonObject) -> bool:
+    """Return whether a longer look may show more: a track that begins late has no rate or size yet, or is not there."""
+    streams = [s for s in answer.get("streams", []) if s.get("codec_type") in ("audio", "video")]
+    untold = any(
+        s.get("codec_name") not in (None, "unknown") and not int(s.get("sample_rate") or s.get("width") or 0)
+        for s in streams
     )
-    if told or answer["format"].get("format_name") not in _LATE_CONTAINERS:
-        return answer, False
-    longer = [part for name, value in BEGINS_LATE.items() for part in (f"-{name}", value)]
-    return _ffprobe(fd, [*longer, *_HEADERS], deadline, confinement), True
+    container = answer["format"].get("format_name")
+    one_sense = len({s["codec_type"] for s in streams}) < 2
+    return (untold and container in _LATE_CONTAINERS) or (one_sense and container in _FOUND_ON_THE_WAY)
 
 
 def _by_claim(facts: MediaFacts, answer: JsonObject, lost_bytes: int) -> MediaFacts:
@@ -193,7 +228,7 @@ def measured_duration_s(
         return [
             *("ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "level+error", "-stats_period", "3600"),
             *("-progress", names[0], "-protocol_whitelist", "file,pipe", "-format_whitelist", facts.container),
-            *("-i", f"file:/dev/fd/{fd}", *maps, "-c", "copy", "-f", "null", "-"),
+            *(*_as_arguments(facts.input_options), "-i", f"file:/dev/fd/{fd}", *maps, "-c", "copy", "-f", "null", "-"),
         ]
 
     try:
@@ -212,7 +247,7 @@ def measured(facts: MediaFacts, duration_s: float | None) -> MediaFacts:
     return replace(facts, duration_s=duration_s, audio=audio, video=video)
 
 
-def _ffprobe(fd: int, shown: Sequence[str], deadline: float, confinement: Confinement) -> JsonObject:
+def _ffprobe(fd: int, options: _Options, shown: Sequence[str], deadline: float, confinement: Confinement) -> JsonObject:
     """Return ffprobe's JSON, and its messages under `said`.
 
     Raises ItemError probe_timeout, not_media, playlist_refused, encrypted or decoder_limit.
@@ -221,7 +256,7 @@ def _ffprobe(fd: int, shown: Sequence[str], deadline: float, confinement: Confin
     argv = [
         *("ffprobe", "-hide_banner", "-loglevel", "level+error", "-max_pixels", str(confinement.max_pixels)),
         *("-protocol_whitelist", "file,pipe", "-format_whitelist", SINGLE_FILE_DEMUXERS),
-        *("-of", "json=compact=1", *shown, f"file:/dev/fd/{fd}"),
+        *("-of", "json=compact=1", *shown, *_as_arguments(options), f"file:/dev/fd/{fd}"),
     ]
     try:
         status = run(lambda _names: argv, fd, [answer], log, deadline, confinement)
@@ -236,6 +271,10 @@ def _ffprobe(fd: int, shown: Sequence[str], deadline: float, confinement: Confin
     return {**parsed, "said": log.reason()}
 
 
+def _as_arguments(options: _Options) -> list[str]:
+    return [part for name, value in options for part in (f"-{name}", value)]
+
+
 def _unopened(first_bytes: bytes, reason: str) -> ItemError:
     """Return the error of a file that no demuxer opens."""
     if _PLAYLIST.match(first_bytes.removeprefix(b"\xef\xbb\xbf")):
@@ -247,11 +286,12 @@ def _unopened(first_bytes: bytes, reason: str) -> ItemError:
     return ItemError("not_media", f"no demuxer for single files opens it: {reason}")
 
 
-def _first_picture(fd: int, index: int, deadline: float, confinement: Confinement) -> JsonObject:
+def _first_picture(fd: int, facts: MediaFacts, deadline: float, confinement: Confinement) -> JsonObject:
     """Return the first decoded picture's fields; empty if none decodes (the decoder will say so)."""
     shown = "format=format_name:frame=interlaced_frame:frame_tags=Orientation:frame_side_data=displaymatrix"
-    only_pictures = ["-select_streams", str(index), "-show_entries", shown, "-read_intervals", "%+#2"]
-    frames = _ffprobe(fd, only_pictures, deadline, confinement).get("frames", [])
+    assert facts.video is not None
+    only_pictures = ["-select_streams", str(facts.video.index), "-show_entries", shown, "-read_intervals", "%+#2"]
+    frames = _ffprobe(fd, facts.input_options, only_pictures, deadline, confinement).get("frames", [])
     return dict(frames[0]) if frames else {}
 
 
@@ -267,16 +307,9 @@ def _facts(answer: JsonObject) -> MediaFacts:
     video = _video(tracks.video, zero_s)
     name = str(container.get("format_name", ""))
     kind, remarks = _kind(name, audio, video, tracks.video), (*_doubts(container), *tracks.remarks)
-    if kind == "image" and video is not None and _packets(answer, video) > 1:
-        remarks += (Remark("tracks_ignored", "The file holds more pictures; the first alone is seen."),)
     if kind == "image" and video is not None:  # ffmpeg gives a still picture 25 frames a second
         return MediaFacts(kind, name, None, None, replace(video, frame_rate_hz=None, duration_s=None), remarks)
     return MediaFacts(kind, name, _duration_s(container, audio, video), audio, video, remarks)
-
-
-def _packets(answer: JsonObject, video: VideoStream) -> int:
-    """Return how many of the first packets belong to the pictures."""
-    return sum(int(packet.get("stream_index", -1)) == video.index for packet in answer.get("packets", []))
 
 
 def _doubts(container: JsonObject) -> tuple[Remark, ...]:
@@ -286,7 +319,7 @@ def _doubts(container: JsonObject) -> tuple[Remark, ...]:
     one more, but has no mark at all: much that is no AMR can be heard as such, as noise.
     """
     name, score = str(container.get("format_name", "")), finite(container.get("probe_score"))
-    if name not in _HEADERLESS and (score is None or score > _DOUBTFUL_SCORE):
+    if name not in _HEADERLESS and (score is None or score == 0 or score > _DOUBTFUL_SCORE):  # 0: told, not guessed
         return ()
     return (Remark("doubtful_format", f"The file may not be {name}: nothing but chance finds may speak for it."),)
 

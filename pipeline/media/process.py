@@ -147,8 +147,11 @@ def plain(value: float | None) -> str:
 
 
 @contextmanager
-def opened(path: bytes) -> Iterator[int]:
-    """Yield a descriptor of the regular file. Raises ItemError source_missing, _unreadable or _not_a_file."""
+def opened(path: bytes, first_bytes: int | None = None) -> Iterator[int]:
+    """Yield a descriptor of the regular file, or of a copy in memory of its first bytes.
+
+    Raises ItemError source_missing, _unreadable or _not_a_file.
+    """
     try:
         # O_NONBLOCK: should a FIFO have taken the file's place since it was checked, opening must not hang.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -159,9 +162,22 @@ def opened(path: bytes) -> Iterator[int]:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise ItemError("source_not_a_file", "the path is not a regular file")
-        yield fd
+        if first_bytes is None:
+            yield fd
+        else:
+            with beginning(fd, first_bytes) as copy:
+                yield copy
     finally:
         os.close(fd)
+
+
+@contextmanager
+def beginning(fd: int, length: int) -> Iterator[int]:
+    """Yield a descriptor of a copy in memory of a file's first bytes."""
+    with os.fdopen(os.memfd_create("beginning"), "wb") as copy:
+        copy.write(os.pread(fd, length, 0))
+        copy.flush()
+        yield copy.fileno()
 
 
 def run(

@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.errors import ItemError
 from pipeline.media import animated, pictures, sound
 from pipeline.media.mono import Mono, Part, absurd, loudest_believed
-from pipeline.media.probe import ALPHA_DECODERS, BEGINS_LATE, common_start_s
+from pipeline.media.probe import ALPHA_DECODERS, common_start_s
 from pipeline.media.process import Log, Sink, Taker, TimedOut, plain, run
 from pipeline.media.sandbox import Confinement
 from pipeline.records import SAMPLE_RATE_HZ, MediaFacts, Plan, Window
@@ -159,8 +159,7 @@ class Reader:
         video = self.facts.video
         if video is not None and video.alpha and video.codec in ALPHA_DECODERS:
             options["c:v"] = ALPHA_DECODERS[video.codec]
-        if self.facts.begins_late:
-            options |= BEGINS_LATE
+        options |= dict(self.facts.input_options)
         if window.start_s > 0:
             options["ss"] = plain(self.start_s + window.start_s)
             options["noaccurate_seek"] = None  # the frame on screen at the start began before it

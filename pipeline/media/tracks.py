@@ -19,6 +19,10 @@ _SAMPLE_RATES_HZ = (1_000, 1_000_000)
 _MOST_CHANNELS = 64
 """ffmpeg's resampler takes no more."""
 _NO_TRACK = ("attached_pic", "timed_thumbnails")
+_UNKNOWN = Remark("tracks_ignored", "What stream {} holds is not known to this ffmpeg; it is neither heard nor seen.")
+_CHAPTERS = Remark("tracks_ignored", "Pictures of chapters (stream {}) are not seen.")
+_SUBTITLES = Remark("extras_ignored", "Subtitles (stream {}) are not read.")
+_COVER = Remark("extras_ignored", "A cover picture (stream {}) is not seen.")
 _NAMES = {"audio": ("sound", "heard"), "video": ("picture", "seen")}
 
 
@@ -48,14 +52,28 @@ def choose(answer: JsonObject) -> Tracks:
         raise ItemError(code, "; ".join(f"stream {i}: {fault}" for i, fault in sorted(faults.items())))
     audio, heard = _of_sense(streams, faults, "audio")
     video, seen = _of_sense(streams, faults, "video")
-    return Tracks(audio, video, heard + seen + _unknown(answer.get("streams", [])))
+    return Tracks(audio, video, heard + seen + _beside(answer.get("streams", [])))
 
 
-def _unknown(streams: list[JsonObject]) -> tuple[Remark, ...]:
-    """Return a remark if ffmpeg does not know whether a stream is sound, pictures or something else."""
-    unknown = [str(s["index"]) for s in streams if s.get("codec_type") in (None, "unknown")]
-    text = f"What stream {', '.join(unknown)} holds is not known to this ffmpeg; it is neither heard nor seen."
-    return (Remark("tracks_ignored", text),) if unknown else ()
+def _beside(streams: list[JsonObject]) -> tuple[Remark, ...]:
+    """Return a remark for each kind of stream that people see or read and the model does not get."""
+    kinds: dict[Remark, list[str]] = {}
+    for stream in streams:
+        if (kind := _kind_beside(stream)) is not None:
+            kinds.setdefault(kind, []).append(str(stream["index"]))
+    return tuple(Remark(kind.code, kind.text.format(", ".join(indices))) for kind, indices in kinds.items())
+
+
+def _kind_beside(stream: JsonObject) -> Remark | None:
+    """Return what is said of such a stream; None for one that is chosen from, or that is data for programs."""
+    kind, marks = stream.get("codec_type"), stream.get("disposition", {})
+    if kind in (None, "unknown"):
+        return _UNKNOWN
+    if kind == "subtitle":
+        return _SUBTITLES
+    if kind == "video" and marks.get("timed_thumbnails"):
+        return _CHAPTERS
+    return _COVER if kind == "video" and marks.get("attached_pic") else None
 
 
 def _of_sense(

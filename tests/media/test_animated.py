@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import features
 
 from pipeline.errors import ItemError
 from pipeline.job import Media, Video
@@ -71,6 +72,22 @@ def test_a_damaged_webp_costs_its_own_row(tmp_path: Path) -> None:
     with pytest.raises(ItemError) as caught:
         looked_at(tmp_path / "cut.webp")
     assert caught.value.code in ("unsupported_codec", "decode_failed")
+
+
+def test_an_avif_still_that_is_hdr_or_moves_says_so(tmp_path: Path) -> None:
+    if not features.check("avif"):
+        pytest.skip("this Pillow is built without AVIF")
+    moving = 'Image.new("RGB", (64, 64)).save(path, save_all=True, append_images=[Image.new("RGB", (64, 64), "red")])'
+    data = draw(tmp_path, "moving.avif", moving).read_bytes()
+    (tmp_path / "named_still.avif").write_bytes(data.replace(b"ftypavis", b"ftypavif", 1))
+    still = draw(tmp_path, "still.avif", 'Image.new("RGB", (64, 64)).save(path)').read_bytes()
+    at = still.index(b"colrnclx") + 10
+    (tmp_path / "hdr.avif").write_bytes(still[:at] + b"\0\x10" + still[at + 2 :])
+    said = {
+        name: [remark.code for remark in probe(os.fsencode(tmp_path / f"{name}.avif"), TIMEOUT_S).remarks]
+        for name in ("still", "named_still", "hdr", "moving")
+    }
+    assert said == {"still": [], "named_still": ["tracks_ignored"], "hdr": ["colour_unconverted"], "moving": []}
 
 
 def test_a_heic_picture_is_named_as_what_it_is(tmp_path: Path) -> None:

@@ -46,3 +46,23 @@ def test_a_placeholder_for_a_size_is_no_claim(make_clip: MakeClip, tmp_path: Pat
 def test_what_has_no_sound_chunk_claims_nothing(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "odd.wav").write_bytes(data)
     assert lost(tmp_path / "odd.wav") == 0
+
+
+@pytest.mark.parametrize("claimed_bytes", [16_000, 160_000])
+def test_sound_behind_its_claimed_end_is_heard(make_clip: MakeClip, tmp_path: Path, claimed_bytes: int) -> None:
+    whole = bytearray(make_clip("tone.wav", *TONE).read_bytes())
+    at = whole.index(b"data") + 4
+    whole[at : at + 4] = claimed_bytes.to_bytes(4, "little")
+    (tmp_path / "old_claim.wav").write_bytes(whole)
+    seen = looked_at(tmp_path / "old_claim.wav")
+    assert seen.duration_s == pytest.approx(20.0, abs=0.01) and seen.coverage == 1.0
+    assert [remark.code for remark in seen.remarks] == ["wrong_duration"]
+
+
+def test_chunks_and_padding_behind_the_sound_are_no_sound(make_clip: MakeClip, tmp_path: Path) -> None:
+    whole = make_clip("tone.wav", *TONE).read_bytes()
+    more = {"chunk": b"id3 " + (40_000).to_bytes(4, "little") + bytes(range(250)) * 160, "zeros": bytes(40_000)}
+    for name, behind in more.items():
+        (tmp_path / f"{name}.wav").write_bytes(whole + behind)
+        seen = looked_at(tmp_path / f"{name}.wav")
+        assert seen.duration_s == 20.0 and seen.remarks == ()

@@ -207,9 +207,26 @@ def test_a_track_that_begins_late_is_found_and_lacks_nothing(make_clip: MakeClip
     assert seen.facts is not None and seen.facts.kind == "av"
 
 
+@pytest.mark.parametrize("name", ["sound.flv", "camera.flv", "sound.mpg"])
+def test_a_track_that_no_header_names_is_found_when_it_begins(make_clip: MakeClip, tmp_path: Path, name: str) -> None:
+    """A live recorder's FLV marks in its header what it has at the start, and no container's header knows the rest."""
+    late = ("-itsoffset", "35")
+    pictures, tone = ("-f", "lavfi", "-i", "testsrc2=s=64x64:r=5:d=40"), ("-f", "lavfi", "-i", "sine=d=40")
+    inputs = (*pictures, *late, *tone) if name.startswith("sound") else (*tone, *late, *pictures)
+    coded = ("-c:v", "flv", "-c:a", "libmp3lame") if name.endswith("flv") else ("-c:v", "mpeg2video", "-c:a", "mp2")
+    live = ("-flvflags", "no_metadata+no_duration_filesize") if name.endswith("flv") else ("-r", "25")
+    data = bytearray(make_clip(name, *inputs, *coded, *live).read_bytes())
+    if name.endswith("flv"):
+        data[4] = 1 if name.startswith("sound") else 4
+    (tmp_path / name).write_bytes(data)
+    seen = looked_at(tmp_path / name)
+    assert seen.facts is not None and seen.facts.kind == "av"
+    assert seen.duration_s == pytest.approx(75, abs=1)
+
+
 def test_a_file_of_many_stills_says_that_one_alone_is_seen(make_clip: MakeClip) -> None:
-    stills = ("-f", "lavfi", "-t", "1", "-i", "testsrc2=s=160x96:r=5", "-c:v", "mjpeg", "-f", "image2pipe")
-    seen = looked_at(make_clip("stills.mjpeg", *stills))
+    stills = ("-f", "lavfi", "-t", "1", "-i", "testsrc2=s=160x96:r=5", "-c:v", "png", "-f", "image2pipe")
+    seen = looked_at(make_clip("stills.png", *stills))
     assert [remark.code for remark in seen.remarks] == ["tracks_ignored"]
 
 

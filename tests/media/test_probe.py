@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.errors import ItemError
 from pipeline.media.probe import check_file, measured_duration_s, probe
+from pipeline.media.tracks import choose
 from tests.media.conftest import MakeClip
 
 TONE = ("-f", "lavfi", "-i", "sine=f=440:d=1")
@@ -208,3 +209,30 @@ def test_a_timeout_is_its_own_error_and_comes_in_time(make_clip: MakeClip) -> No
         probe(os.fsencode(make_clip("v.mp4", *PICTURES)), 0.001)
     assert caught.value.code == "probe_timeout"
     assert time.monotonic() - began < 2
+
+
+def test_what_people_see_or_read_beside_the_tracks_is_named(make_clip: MakeClip, tmp_path: Path) -> None:
+    cover = make_clip("cover.png", *PICTURES, "-frames:v", "1")
+    covered = ("-map", "0", "-map", "1", "-c:v", "copy", "-disposition:v", "attached_pic")
+    (tmp_path / "words.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nHello\n")
+    films = {
+        "covered.mp3": (*TONE, "-i", str(cover), *covered),
+        "titled.mkv": (*PICTURES, "-i", str(tmp_path / "words.srt"), "-c:s", "srt"),
+    }
+    said = {}
+    for name, arguments in films.items():
+        facts = probe(os.fsencode(make_clip(name, *arguments)), TIMEOUT_S)
+        said[name] = [(remark.code, remark.text) for remark in facts.remarks]
+    assert said == {
+        "covered.mp3": [("extras_ignored", "A cover picture (stream 1) is not seen.")],
+        "titled.mkv": [("extras_ignored", "Subtitles (stream 1) are not read.")],
+    }
+
+
+def test_pictures_of_chapters_are_named_and_not_taken_for_the_film() -> None:
+    sound = {"index": 0, "codec_type": "audio", "codec_name": "aac", "sample_rate": "8000", "channels": 1}
+    chapters = {"index": 1, "codec_type": "video", "codec_name": "mjpeg", "width": 64, "height": 64}
+    marks = {"disposition": {"attached_pic": 1, "timed_thumbnails": 1}}
+    tracks = choose({"streams": [sound, chapters | marks]})
+    assert tracks.video is None
+    assert [remark.text for remark in tracks.remarks] == ["Pictures of chapters (stream 1) are not seen."]
