@@ -69,16 +69,21 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _dry_run(job: Job, selection: Selection) -> int:
-    """Print what a run would do; a reader that has seen enough ends it."""
+    """Print what a run would do; a reader that has seen enough ends it, a full disk does with a message."""
     from pipeline.dry_run import dry_run
 
     try:
         code = dry_run(job, sys.stdout, selection)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
+    except OSError as error:
+        if error.filename is not None:  # no fault of the standard output
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if isinstance(error, BrokenPipeError):
+            return 0
+        print(f"run_batch: the standard output cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:
