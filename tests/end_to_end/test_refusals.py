@@ -116,6 +116,14 @@ def test_a_reader_that_closes_the_pipe_of_a_dry_run_sees_no_traceback(ready: Wor
     assert done.stderr == ""
 
 
+def test_a_dry_run_onto_a_full_disk_says_so(ready: Workplace) -> None:
+    command = [sys.executable, str(ROOT / "run_batch.py"), str(ready.write_job()), "--dry-run"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "run_batch: the standard output cannot be written: No space left on device\n"
+
+
 def test_a_dry_run_prints_job_items_and_plans_and_writes_nothing(ready: Workplace) -> None:
     ready.take("telescope_mirror.mp4", "broken.mp4")
     run = ready.run(ready.write_job(), "--dry-run", "--set", "media.video.max_frames=64")
