@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipeline import pixels
 from pipeline.engine.arguments import engine_config
 from pipeline.errors import ItemError
 from pipeline.hardware.devices import EngineSetup
@@ -87,6 +88,8 @@ class Renderer:
         self._reasoning = setup.reasoning
         self._config: VllmConfig = engine_config(setup)
         self._renderer = _open_renderer(self._config, setup.render_in)
+        if self._renderer is not None:
+            pixels.install(self._config.model_config.dtype)
         self._template, self._tokenizer = _chat_template(self._config)
         self._ids = placeholder_ids(self._config.model_config.hf_config)
 
