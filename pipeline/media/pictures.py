@@ -77,12 +77,21 @@ def filters(plan: Plan, video: VideoStream, shift_s: float, frames: int) -> list
         chain.append(f"scale={width}:{height}:{_SCALER}{matrix}")
     if mapped:
         chain += _TONE_MAPPED
-    return chain + _UPRIGHT[video.orientation]
+    shuffled = "shuffleplanes=2:0:1:3" if video.alpha else "shuffleplanes=2:0:1"
+    return [*chain, *_UPRIGHT[video.orientation], f"format={pixel_format(video)}", shuffled]
 
 
 def pixel_format(video: VideoStream) -> str:
-    """Return ffmpeg's name for what the frames come as: `rgb24`, or `rgba` if pixels may be transparent."""
-    return "rgba" if video.alpha else "rgb24"
+    """Return ffmpeg's name for what the frames come as, colour by colour; with the fourth if pixels may be transparent.
+
+    The scaler writes planes in a tenth of the time that it takes for interleaved colours of the same accuracy.
+    """
+    return "gbrap" if video.alpha else "gbrp"
+
+
+def planes(count: int, height: int, width: int, colours: int) -> NDArray[np.uint8]:
+    """Return room for frames, (count, height, width, colours), which lies in memory colour by colour, as they come."""
+    return np.empty((count, colours, height, width), np.uint8).transpose(0, 2, 3, 1)
 
 
 def premultiplied(plan: Plan, video: VideoStream) -> bool:
@@ -99,8 +108,9 @@ def over_grey(frames: NDArray[np.uint8], is_premultiplied: bool) -> NDArray[np.u
     nor white drawing disappears. A video nowhere more than faintly opaque is shown without: players do so, and in
     some formats the fourth byte is only padding."""
     if not is_premultiplied and frames.size and frames[..., 3].max() < _FAINT:
-        return np.ascontiguousarray(frames[..., :3])
-    seen = np.empty((*frames.shape[:3], 3), np.uint8)
+        return frames[..., :3]
+    count, height, width, _ = frames.shape
+    seen = planes(count, height, width, 3)
     for frame, out in zip(frames, seen, strict=True):
         colour, alpha = frame[..., :3].astype(np.uint16), frame[..., 3:].astype(np.uint16)
         lit = colour * 255 if is_premultiplied else colour * alpha
@@ -136,7 +146,7 @@ def joined(parts: Sequence[NDArray[np.uint8]], plan: Plan) -> NDArray[np.uint8]:
     if len(parts) == 1 and counts[0] == len(parts[0]):
         return parts[0]
     shown = next(part[0] for part in parts if len(part))
-    frames = np.empty((sum(counts), plan.height, plan.width, 3), np.uint8)
+    frames = planes(sum(counts), plan.height, plan.width, 3)
     at = 0
     for part, count in zip(parts, counts, strict=False):
         found = len(part)

@@ -97,9 +97,9 @@ class Reader:
         colours = 4 if facts.video is not None and facts.video.alpha else 3
         beyond = self._frames_beyond(extra_s) if sees else 0
         count = self.frames_each + beyond if sees else 0
-        frames = np.empty((count, plan.height, plan.width, colours), np.uint8)
+        frames = pictures.planes(count, plan.height, plan.width, colours)
         sinks: list[Taker] = [mono] if samples else []
-        pixels = Sink(memoryview(frames.reshape(-1).view(np.uint8).data))
+        pixels = Sink(memoryview(frames.transpose(0, 3, 1, 2).reshape(-1).data))
         if frames.size:
             sinks.append(pixels)
         log = Log()
