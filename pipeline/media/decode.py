@@ -46,6 +46,8 @@ def decode(
     seen = pictures.joined([part.frames for part in passes], plan)
     found = _found(passes, facts, plan)
     complete = completeness(facts, plan, found)
+    if len(plan.windows) == 1 and not complete.goes_on and len(heard):
+        mended += sound.dropped(found.heard_s, found.sound_s[0] - found.began_s)
     lost = [Remark("partial_decode", text) for text in (*complete.losses, *_errors(passes))]
     converted = pictures.remarks(facts.video) if facts.video is not None and len(seen) else []
     rate_hz = plan.frame_rate_hz or 1.0

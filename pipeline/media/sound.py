@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _TAIL_S = 0.2
 _SMALLEST_GAP_S = 0.04
-_SLOWEST_CLOCK = 0.9
-"""Time stamps that grow by a smaller share of the samples' time are overlaps."""
+_MUCH_DROPPED_S = 0.3
+_WATCHED_S, _LEAST_BEHIND_S, _BEGINS_ANEW_S, _LEAST_ADVANCE = 0.25, 0.02, 5.0, 0.5
 _STAMPED_BY_COUNT = frozenset({"aac", "ac3", "amr", "eac3", "flac", "mp3", "wav"})
 """Containers without time stamps of their own: a gap there is the demuxer's miscount, not silence."""
 _JOINABLE = frozenset({"aac", "ac3", "eac3", "mp3"})
@@ -51,7 +51,7 @@ def filters(facts: MediaFacts, seeks: bool, shift_s: float, loudest: float | Non
     `shift_s` is where the recording begins on ffmpeg's clock; `seeks` if a window begins elsewhere.
     """
     timed = keeps_time(facts)
-    stamps = _forward_only(shift_s, facts.duration_s) if timed or seeks else "asetpts=N/SR/TB"
+    stamps = _on_time(shift_s, facts.duration_s) if timed or seeks else "asetpts=N/SR/TB"
     chain = [stamps, "atrim=start=0"]
     if loudest is not None:  # before the resampler, which would spread such a sample; slow, hence only where needed
         chain.append(f"aeval=exprs='if(lte(abs(val(ch)),{plain(loudest)}),val(ch),0)':c=same")
@@ -95,6 +95,14 @@ def joined(parts: Sequence[Part], facts: MediaFacts, plan: Plan) -> tuple[NDArra
     return pcm, [Remark("sound_mended", text) for text in said]
 
 
+def dropped(decoded_s: float | None, given_s: float) -> list[Remark]:
+    """Return a remark if far less of a whole recording's sound was given than was decoded: its time stamps overlap."""
+    if decoded_s is None or decoded_s - given_s < _MUCH_DROPPED_S:
+        return []
+    said = f"Time stamps overlap: {decoded_s - given_s:.1f} s of sound were dropped to keep the rest at its time."
+    return [Remark("sound_mended", said)]
+
+
 def _levelled(pcm: NDArray[np.float32], length: int) -> list[str]:
     """Remove an offset, bring the sound within -1..1, in place; return what was done where it matters.
 
@@ -135,20 +143,29 @@ def _length(found: int, window: int, planned: int) -> int:
     return min(max(found, 1), padded_samples(window))
 
 
-def _forward_only(shift_s: float, duration_s: float | None) -> str:
-    """Return the filter that shifts time stamps by `shift_s` and never lets them run back.
+def _on_time(shift_s: float, duration_s: float | None) -> str:
+    """Return the filter that shifts time stamps by `shift_s` and keeps to them, whatever they do.
 
-    Broken files hold time stamps that overlap or leap far past the end; taken at their word, sound would be
-    cut or hours of silence inserted. A leap forward needs a second frame that agrees: where the sample rate changes,
-    ffmpeg counts one frame's time at the wrong rate. A clock that runs a little slower than the samples is followed:
-    from the last frame, so that an overlap before stays bridged.
+    Sound runs on from sample to sample where stamps overlap, jump back or jitter. Where it has lain behind them all
+    through a quarter of a second (a slower clock, pieces joined that are longer than their pictures), it steps back,
+    and as much of it is dropped; not for stamps that stand still or begin anew. A leap forward needs a second frame
+    that agrees: where the sample rate changes, ffmpeg counts one frame's time at the wrong rate. Stamps far past the
+    end are no stamps: hours of silence would be inserted.
     """
     inside = f"*lte(PTS*TB,{plain(shift_s + duration_s + 10)})" if duration_s is not None else ""
-    expected, seen, stamp, leapt, leaps = (f"ld({slot})" for slot in range(5))
-    given = f"st(2,PTS-{plain(shift_s)}/TB)"
-    ahead = f"st(4,{seen}*gt({stamp}-{expected},{_SMALLEST_GAP_S}/TB))"
-    believed = f"not(isnan(PTS)){inside}*(gt({stamp},{expected})+not({seen}))*(not({leaps})+{leapt})"
-    lasts, passed = f"({expected}-PREV_OUTPTS)", "(PTS-PREV_INPTS)"  # the frame before: its samples, its stamps
-    slower = f"{seen}*gte({passed},{_SLOWEST_CLOCK}*{lasts})*lt({passed},{lasts})"
-    now = f"st(2,if({believed},{stamp},if({slower},PREV_OUTPTS+{passed},{expected})))"
-    return f"asetpts='{given};{ahead};{now};st(3,{leaps});st(1,1);st(0,{stamp}+NB_SAMPLES);{stamp}'"
+    expected, began, stamp, leapt, leaps, behind, since = (f"ld({slot})" for slot in range(7))
+    over, late, believed = "ld(7)", "ld(8)", "ld(9)"
+    advanced = f"gt({stamp}-{began},{_LEAST_ADVANCE}*({expected}-{since}))"
+    steps = [
+        f"st(2,PTS-{plain(shift_s)}/TB)",
+        f"st(4,gt(N,0)*gt({stamp}-{expected},{_SMALLEST_GAP_S}/TB))",
+        f"st(5,if(isnan(PTS),{behind},min({behind},{expected}-{stamp})))",
+        f"st(7,gt({expected}-{since},{_WATCHED_S}/TB))",
+        f"st(8,{over}*{advanced}*gt({behind},{_LEAST_BEHIND_S}/TB)*lt({behind},{_BEGINS_ANEW_S}/TB))",
+        f"st(9,not(isnan(PTS)){inside}*(gt({stamp},{expected})+not(N))*(not({leaps})+{leapt}))",
+        f"if({over}+{believed},st(1,{stamp}))",
+        f"st(2,if({believed},{stamp},{expected}-{late}*{behind}))",
+        f"if({over}+{believed},st(5,{_BEGINS_ANEW_S}/TB);st(6,{stamp}))",
+        f"st(3,{leaps});st(0,{stamp}+NB_SAMPLES)",
+    ]
+    return f"asetpts='{';'.join(steps)};{stamp}'"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +244,7 @@ def test_an_offset_is_removed_and_holes_and_padding_stay_silent(tmp_path: Path) 
     assert "offset of 0.20" in said(decoded)
 
 
-def beeps(at_s: tuple[float, ...], length_s: float, rate_hz: int = 44_100) -> tuple[str, ...]:
+def beeps(at_s: Iterable[float], length_s: float, rate_hz: int = 44_100) -> tuple[str, ...]:
     on = "+".join(f"between(t,{begins},{begins + 0.1})" for begins in at_s)
     return ("-f", "lavfi", "-i", f"aevalsrc='0.6*sin(2*PI*1000*t)*({on})':s={rate_hz}:d={length_s}")
 
@@ -317,20 +319,55 @@ def test_a_gap_or_another_rate_in_the_middle_keeps_the_time(
     assert found == pytest.approx([0.5, 0.5 + second_s], abs=0.04)
 
 
-@pytest.mark.parametrize("clock", [0.96, 0.995, 1.005])
-def test_sound_stays_beside_pictures_whose_clock_runs_otherwise(make_clip: MakeClip, clock: float) -> None:
-    at_s = (1.0, 30.0, 57.0)
-    even = make_clip("even.mp4", "-f", "lavfi", "-i", "testsrc2=s=64x64:r=10:d=60", *beeps(at_s, 60), "-c:a", "aac")
-    stamps = f"setts=pts=PTS*{clock}:dts=DTS*{clock}"
-    found = begins_s(heard(make_clip(f"{clock}.mp4", "-i", str(even), "-c", "copy", "-bsf:a", stamps)))
-    assert found == pytest.approx([clock * at for at in at_s], abs=0.06)
+CLOCKS = {
+    "slower": "TS*0.96",
+    "a little slower": "TS*0.995",
+    "faster": "TS*1.005",
+    "jitter": "TS+(random(0)-0.5)*0.04*U",
+    "slower with jitter": "TS*0.99+(random(0)-0.5)*0.04*U",
+    "steps back": "TS-floor(TS/U)*0.03*U",
+}
 
 
-def test_time_stamps_that_overlap_cost_no_sound(make_clip: MakeClip, tmp_path: Path) -> None:
-    first = piece(make_clip, "first.ts", 44_100, 0.0)
-    second = piece(make_clip, "overlap-second.ts", 44_100, 1.6)
-    (tmp_path / "overlap.ts").write_bytes(first.read_bytes() + second.read_bytes())
-    assert begins_s(heard(tmp_path / "overlap.ts")) == pytest.approx([0.5, 2.5], abs=0.06)
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize(("container", "ticks_per_s"), [("mp4", 44_100), ("mkv", 1_000), ("ts", 90_000)])
+def test_sound_keeps_to_its_clock(make_clip: MakeClip, container: str, ticks_per_s: int, clock: str) -> None:
+    """Sound is where its time stamps say, whatever they do, within a token of 80 ms; and all of it is there."""
+    pictures, at_s = ("-f", "lavfi", "-i", "testsrc2=s=64x64:r=10:d=22"), range(1, 21)
+    even = make_clip("even.mp4", *pictures, *beeps(at_s, 22), "-c:a", "aac")
+    stamps = f"setts=ts={CLOCKS[clock].replace('U', str(ticks_per_s))}"
+    clip = make_clip(f"{clock}.{container}", "-i", str(even), "-c", "copy", "-bsf:a", stamps)
+    rate = {"slower": 0.96, "a little slower": 0.995, "faster": 1.005, "slower with jitter": 0.99}.get(clock, 1.0)
+    back_s, jitter_s = 0.03 if clock == "steps back" else 0.0, 0.02 if "random" in CLOCKS[clock] else 0.0
+    found = begins_s(heard(clip))
+    apart = [found[0], *(is_s for before_s, is_s in pairwise(found) if is_s - before_s > 0.3)]  # a hole may part a beep
+    assert len(apart) == len(at_s)
+    for is_s, want_s in zip(apart, (rate * at - back_s * (at - 1) for at in at_s), strict=True):
+        assert abs(is_s - want_s - UNSIGNALLED_S / 2) <= 0.08 + UNSIGNALLED_S / 2 + jitter_s
+
+
+def test_pieces_longer_than_their_pictures_do_not_delay_what_follows(make_clip: MakeClip, tmp_path: Path) -> None:
+    piece_of = ("-f", "lavfi", "-i", "testsrc2=s=64x64:r=10:d=2", *beeps((0.5,), 2.04), "-c:a", "aac")
+    pieces = [make_clip(f"piece{n}.ts", *piece_of, "-output_ts_offset", str(2 * n)) for n in range(10)]
+    (tmp_path / "joined.ts").write_bytes(b"".join(piece.read_bytes() for piece in pieces))
+    found = begins_s(heard(tmp_path / "joined.ts"))
+    assert len(found) == 10
+    assert np.diff(found) == pytest.approx([2.0] * 9, abs=0.08) and found[-1] - found[0] == pytest.approx(18, abs=0.08)
+
+
+def test_sound_that_comes_twice_by_its_stamps_is_dropped_once_and_said(make_clip: MakeClip) -> None:
+    even = make_clip("even.mkv", *PICTURES[:3], "testsrc2=s=64x64:r=10:d=20", *beeps(range(1, 19), 20), "-c:a", "aac")
+    back = r"setts=ts=TS-gte(TS\,5500)*500"
+    decoded = heard(make_clip("back.mkv", "-i", str(even), "-c", "copy", "-bsf:a", back))
+    assert begins_s(decoded)[-1] == pytest.approx(17.5, abs=0.08)
+    assert "0.5 s of sound were dropped" in said(decoded)
+
+
+def test_stamps_that_stand_still_cost_no_sound(make_clip: MakeClip) -> None:
+    even = make_clip("even.mkv", *PICTURES[:3], "testsrc2=s=64x64:r=10:d=20", *beeps(range(1, 19), 20), "-c:a", "aac")
+    stamps = r"setts=ts=TS-gte(TS\,10500)*8000"
+    clip = make_clip("still.mkv", "-i", str(even), "-c", "copy", "-bsf:a", stamps)
+    assert begins_s(heard(clip)) == pytest.approx(list(range(1, 19)), abs=0.08)
 
 
 def test_late_sound_whose_rate_changes_is_not_delayed_twice(make_clip: MakeClip, tmp_path: Path) -> None:
