@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _TAIL_S = 0.2
 _SMALLEST_GAP_S = 0.04
 _MUCH_DROPPED_S = 0.3
-_WATCHED_S, _LEAST_BEHIND_S, _BEGINS_ANEW_S, _LEAST_ADVANCE = 0.25, 0.02, 5.0, 0.5
+_WATCHED_S, _LEAST_BEHIND_S, _BEGINS_ANEW_S, _LEAST_ADVANCE = 0.25, 0.02, 5.0, 0.85
 _STAMPED_BY_COUNT = frozenset({"aac", "ac3", "amr", "eac3", "flac", "mp3", "wav"})
 """Containers without time stamps of their own: a gap there is the demuxer's miscount, not silence."""
 _JOINABLE = frozenset({"aac", "ac3", "eac3", "mp3"})
@@ -148,9 +148,9 @@ def _on_time(shift_s: float, duration_s: float | None) -> str:
 
     Sound runs on from sample to sample where stamps overlap, jump back or jitter. Where it has lain behind them all
     through a quarter of a second (a slower clock, pieces joined that are longer than their pictures), it steps back,
-    and as much of it is dropped; not for stamps that stand still or begin anew. A leap forward needs a second frame
-    that agrees: where the sample rate changes, ffmpeg counts one frame's time at the wrong rate. Stamps far past the
-    end are no stamps: hours of silence would be inserted.
+    and as much of it is dropped; not for stamps that begin anew or hardly advance (where the sample rate changes in
+    Ogg, ffmpeg counts on at the old one). A leap forward needs a second frame that agrees: where the rate changes,
+    one frame's time is wrong. Stamps far past the end are no stamps: hours of silence would be inserted.
     """
     inside = f"*lte(PTS*TB,{plain(shift_s + duration_s + 10)})" if duration_s is not None else ""
     expected, began, stamp, leapt, leaps, behind, since = (f"ld({slot})" for slot in range(7))

@@ -347,7 +347,7 @@ def test_sound_keeps_to_its_clock(make_clip: MakeClip, container: str, ticks_per
 
 
 def test_pieces_longer_than_their_pictures_do_not_delay_what_follows(make_clip: MakeClip, tmp_path: Path) -> None:
-    piece_of = ("-f", "lavfi", "-i", "testsrc2=s=64x64:r=10:d=2", *beeps((0.5,), 2.04), "-c:a", "aac")
+    piece_of = ("-f", "lavfi", "-i", "testsrc2=s=64x64:r=10:d=2", *beeps((0.5,), 2), "-c:a", "aac")
     pieces = [make_clip(f"piece{n}.ts", *piece_of, "-output_ts_offset", str(2 * n)) for n in range(10)]
     (tmp_path / "joined.ts").write_bytes(b"".join(piece.read_bytes() for piece in pieces))
     found = begins_s(heard(tmp_path / "joined.ts"))
