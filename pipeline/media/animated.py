@@ -1,4 +1,4 @@
-"""Pictures that ffmpeg cannot read and Pillow can: animated WebP, JPEG in TIFF, AVIF stills where ffmpeg lacks them.
+"""Pictures that ffmpeg cannot read and Pillow can: animated WebP, AVIF stills, some kinds of TIFF.
 
 Pillow runs in a process of its own (`pipeline.media.draw`), on the opened file, with a time limit.
 """
@@ -24,7 +24,7 @@ from pipeline.records import MediaFacts, Plan, Remark, VideoStream, Window
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-WEBP, AVIF, TIFF = "webp_animated", "avif", "tiff_jpeg"
+WEBP, AVIF, TIFF = "webp_animated", "avif", "tiff_drawn"
 CONTAINERS = frozenset({WEBP, AVIF, TIFF})
 """The names by which `MediaFacts.container` says that Pillow decodes."""
 _FOLDERS = (sys.base_prefix, sys.prefix, os.path.dirname(draw.__file__))

@@ -10,7 +10,7 @@ Run in a process apart (`pipeline.media.animated`), confined as ffmpeg is: a cra
 from __future__ import annotations
 
 import sys
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 MISSING = 3
 _GREY = (128, 128, 128, 255)
@@ -20,6 +20,12 @@ _SHORTEST_MS, _USUAL_MS = 10, 100
 def shown_ms(delay_ms: int) -> int:
     """Return how long a frame is shown: browsers give one that claims 10 ms or less a tenth of a second."""
     return delay_ms if delay_ms > _SHORTEST_MS else _USUAL_MS
+
+
+def _in_eight_bits(picture: Any) -> Any:
+    """Return a grey picture of 16 bits with its upper eight: Pillow itself would show all but the darkest white."""
+    deep = picture.mode.startswith("I;16")
+    return picture.convert("I").point(lambda value: value / 256).convert("L") if deep else picture
 
 
 def draw(source: BinaryIO, arguments: list[str], out: BinaryIO) -> int:
@@ -52,7 +58,7 @@ def draw(source: BinaryIO, arguments: list[str], out: BinaryIO) -> int:
         while until < count and (start_s + until / rate_hz) * 1000 < ends_ms - 1e-6:
             until += 1
         if until > written:
-            upright = ImageOps.exif_transpose(picture).convert("RGBA")
+            upright = ImageOps.exif_transpose(_in_eight_bits(picture)).convert("RGBA")
             seen = Image.alpha_composite(Image.new("RGBA", upright.size, _GREY), upright).convert("RGB")
             small = seen.resize((width, height), Image.Resampling.BICUBIC).tobytes()
             for _ in range(until - written):

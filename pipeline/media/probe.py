@@ -23,7 +23,7 @@ from pipeline.media.chunks import lost_bytes, understated
 from pipeline.media.orientation import QUARTER_TURNED
 from pipeline.media.process import Collected, Log, TimedOut, beginning, opened, oversized, run, too_many_pixels
 from pipeline.media.sandbox import CONFINED, Confinement
-from pipeline.media.stills import Behind, behind, is_jpeg_in_tiff
+from pipeline.media.stills import Behind, behind, is_tiff_beyond_ffmpeg
 from pipeline.media.tracks import choose, finite
 from pipeline.records import AudioStream, JsonObject, MediaFacts, MediaKind, Remark, VideoStream
 
@@ -125,7 +125,7 @@ def _by_pillow(fd: int, deadline: float, confinement: Confinement) -> MediaFacts
     elif animated.still_brand(fd) == animated.AVIF:
         with suppress(ItemError):  # ffmpeg before 7 gives no turn to one, and a second of time
             facts = animated.probe_avif(fd, deadline, confinement)
-    elif is_jpeg_in_tiff(fd):
+    elif is_tiff_beyond_ffmpeg(fd):
         facts = animated.probe_tiff(fd, deadline, confinement)
     if facts is not None:
         _check_pixels(facts, confinement)

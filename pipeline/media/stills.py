@@ -19,15 +19,17 @@ _GAIN_MAPS = (b"hdrgm:", b"HDRGainMap")
 _FILM = re.compile(rb"\0\0[\0-\x03].ftyp", re.DOTALL)
 _MOST_BYTES = 64 << 20
 """The largest photos of phones have forty megabytes; a mapping would save memory, but kills where a file shrinks."""
-_MOST_PADDING = 1 << 16
-_JPEG_COMPRESSIONS = (6, 7)
+_MOST_PICTURES, _FEWEST_OF_A_FILM = 1_000, 10
 _REDUCED, _MASK = 1, 4
+_JPEG, _CMYK, _RGB = (6, 7), 5, 2
+_SIZED = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
+"""Markers that a picture's size follows (ITU-T T.81, table B.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
     """How many further pictures a file holds, and if a film; `ends` is where the picture ends that something follows,
-    `row` if one picture after another follows, as in Motion JPEG."""
+    `row` if so many pictures of one size follow each other that they are a film (Motion JPEG)."""
 
     pictures: int = 0
     film: bool = False
@@ -48,36 +50,63 @@ def behind(fd: int) -> Behind:
     head, size = os.pread(fd, 4, 0), os.fstat(fd).st_size
     if head[:3] == _SOI:
         return _behind_jpeg(os.pread(fd, _MOST_BYTES, 0))
-    pages = [tags for tags in tiff.directories(fd, 0, size) if not tags.get(tiff.SUBFILE_TYPE, 0) & (_REDUCED | _MASK)]
-    return Behind(pictures=max(0, len(pages) - 1))
+    whole = [not tags.get(tiff.SUBFILE_TYPE, 0) & (_REDUCED | _MASK) for tags in tiff.directories(fd, 0, size)]
+    return Behind(pictures=sum(whole[1:]))
 
 
-def is_jpeg_in_tiff(fd: int) -> bool:
-    """Return whether a TIFF's first picture is compressed as JPEG, which ffmpeg shows black; a DNG does not count."""
+def is_tiff_beyond_ffmpeg(fd: int) -> bool:
+    """Return whether ffmpeg shows a TIFF's first picture black or grey, or not at all, and Pillow has its colours.
+
+    That is JPEG in TIFF, tiles, CMYK, a fourth colour that means nothing, and BigTIFF; raw pictures (DNG) are not.
+    """
+    if os.pread(fd, 4, 0) in tiff.BIG:
+        return True
     first = next(tiff.directories(fd, 0, os.fstat(fd).st_size), {})
-    return first.get(tiff.COMPRESSION) in _JPEG_COMPRESSIONS and tiff.DNG_VERSION not in first
+    if tiff.DNG_VERSION in first:
+        return False
+    unnamed = first.get(tiff.SAMPLES) == 4 and first.get(tiff.EXTRA_SAMPLES) == 0
+    colours = first.get(tiff.PHOTOMETRIC)
+    padded = colours == _CMYK or (colours == _RGB and unnamed)
+    return first.get(tiff.COMPRESSION) in _JPEG or tiff.TILE_WIDTH in first or padded
 
 
 def _behind_jpeg(data: bytes) -> Behind:
-    """Return what follows the first picture; a row of pictures without an index of them is a film (Motion JPEG)."""
+    """Return what follows the first picture."""
     ends = _jpeg_end(data, 0)
     if ends is None or ends == len(data):
         return Behind()
+    sizes = _sizes(data, ends)
     indexed = data.find(_MULTI_PICTURE, 0, ends) >= 0
-    if not indexed and data[ends : ends + _MOST_PADDING].lstrip(b"\0").startswith(_SOI):
+    if not indexed and len(sizes) + 1 >= _FEWEST_OF_A_FILM and set(sizes) == {_size(data, 0, ends)}:
         return Behind(row=True)
     if _FILM.search(data, ends):
         return Behind(film=True, ends=ends)
-    return Behind(pictures=_pictures(data, ends) if indexed else 0, ends=ends)
+    return Behind(pictures=len(sizes), ends=ends)
 
 
-def _pictures(data: bytes, at: int) -> int:
-    """Return how many JPEGs that are no gain maps follow from there on."""
-    count, ends = 0, at
-    while (begins := data.find(_SOI, ends)) >= 0 and (found := _jpeg_end(data, begins)) is not None:
-        ends = found
-        count += not any(data.find(name, begins, ends) >= 0 for name in _GAIN_MAPS)
-    return count
+def _sizes(data: bytes, at: int) -> list[bytes]:
+    """Return the sizes of the JPEGs that follow from there on and are no gain maps, at most so many."""
+    sizes: list[bytes] = []
+    ends = at
+    for _ in range(_MOST_PICTURES):
+        begins = data.find(_SOI, ends)
+        found = _jpeg_end(data, begins) if begins >= 0 else None
+        if found is None:
+            break
+        ends, size = found, _size(data, begins, found)
+        if size is not None and not any(data.find(name, begins, ends) >= 0 for name in _GAIN_MAPS):
+            sizes.append(size)
+    return sizes
+
+
+def _size(data: bytes, begins: int, ends: int) -> bytes | None:
+    """Return the height and width that the JPEG there claims, as its bytes; None if it claims none."""
+    at = begins + 2
+    while at + 9 < ends and data[at] == _FILL:
+        if data[at + 1] in _SIZED:
+            return data[at + 5 : at + 9]
+        at += 1 if data[at + 1] == _FILL else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
 
 
 def _jpeg_end(data: bytes, begins: int) -> int | None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-ORIENTATION, COMPRESSION, SUBFILE_TYPE, DNG_VERSION = 0x0112, 0x0103, 0x00FE, 0xC612
+SUBFILE_TYPE, COMPRESSION, PHOTOMETRIC, ORIENTATION, SAMPLES = 254, 259, 262, 274, 277
+TILE_WIDTH, EXTRA_SAMPLES, DNG_VERSION = 322, 338, 50_706
+BIG = (b"II+\0", b"MM\0+")
+"""How a file of 64-bit offsets begins (BigTIFF); no directory of one is read."""
 _ORDERS = {b"II*\0": "little", b"MM\0*": "big"}
 _MOST_ENTRIES, _MOST_DIRECTORIES = 512, 10_000
 _SHORT = 3

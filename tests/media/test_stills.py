@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,13 +79,39 @@ def test_a_picture_alone_or_cut_short_is_followed_by_nothing(tmp_path: Path) -> 
             assert follows(tmp_path / "part.jpg") == Behind()
 
 
-def test_one_jpeg_after_another_is_a_film(make_clip: MakeClip) -> None:
+BETWEEN = {
+    "nothing": b"",
+    "zeros": bytes(100_000),
+    "a camera's headers": b"\r\n--frame\r\nContent-Type: image/jpeg\r\n\r\n",
+    "lengths": b"\0\0\x20\0",
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_one_jpeg_after_another_is_a_film(make_clip: MakeClip, tmp_path: Path, between: str) -> None:
     moving = ("-f", "lavfi", "-t", "2", "-i", "testsrc2=s=160x96:r=25", "-c:v", "mjpeg", "-f", "image2pipe")
-    clip = make_clip("row.mjpeg", *moving)
-    assert follows(clip).row
-    whole = seen(clip)
+    data = make_clip("row.mjpeg", *moving).read_bytes()
+    (tmp_path / "row.mjpeg").write_bytes(
+        data.replace(b"\xff\xd9\xff\xd8", b"\xff\xd9" + BETWEEN[between] + b"\xff\xd8")
+    )
+    assert follows(tmp_path / "row.mjpeg").row
+    whole = seen(tmp_path / "row.mjpeg")
     assert whole.facts is not None and (whole.facts.kind, whole.facts.container) == ("video", "mjpeg")
-    assert whole.duration_s == pytest.approx(2.0, abs=0.05) and whole.remarks == ()
+    assert whole.duration_s == pytest.approx(2.0, abs=0.05)
+
+
+def test_a_few_pictures_in_one_file_are_no_film(tmp_path: Path) -> None:
+    (tmp_path / "two.jpg").write_bytes(photo(tmp_path) * 2)
+    facts, _, decoded = looked_at(tmp_path / "two.jpg")
+    assert facts.kind == "image" and len(decoded.frames) == 1
+    assert [remark.text for remark in facts.remarks] == ["The file holds 1 more picture; the first alone is seen."]
+
+
+def test_endless_ends_of_pictures_cost_no_time(tmp_path: Path) -> None:
+    (tmp_path / "ends.jpg").write_bytes(photo(tmp_path) + b"\xff\xd8\xff\xd9" * 5_000_000)
+    begun = time.process_time()
+    follows(tmp_path / "ends.jpg")
+    assert time.process_time() - begun < 1.0
 
 
 @pytest.mark.parametrize("compression", ["tiff_lzw", "jpeg"])
@@ -113,6 +140,56 @@ def test_directories_that_name_themselves_end(tmp_path: Path) -> None:
     assert follows(tmp_path / "circle.tif") == Behind()
 
 
+def test_a_tiff_that_begins_with_a_thumbnail_says_that_more_is_there(tmp_path: Path) -> None:
+    pages = draw(tmp_path, "pages.tif", PAGES.format(compression="tiff_lzw"))
+    data = bytearray(pages.read_bytes())
+    first = int.from_bytes(data[4:8], "little")
+    data[first + 2 : first + 14] = bytes.fromhex("fe00 0400 01000000 01000000")
+    (tmp_path / "thumbnail.tif").write_bytes(data)
+    assert follows(tmp_path / "thumbnail.tif").pictures == 2
+
+
+TILED = """
+import io, struct
+picture = Image.new({mode!r}, (128, 64), {colour})
+tiles = [picture.crop((x, y, x + 64, y + 32)).tobytes() for y in (0, 32) for x in (0, 64)]
+colours, bits = {colours}, {bits}
+tags = [(256, 4, 1, 128), (257, 4, 1, 64), (258, 3, 1, bits), (259, 3, 1, 1), (262, 3, 1, {photometric})]
+tags += [(277, 3, 1, colours), (322, 4, 1, 64), (323, 4, 1, 32), (324, 4, 4, 0), (325, 4, 4, 0)]
+behind = 8 + 2 + 12 * len(tags) + 4
+at = behind + 32
+places, lengths = [at + sum(len(one) for one in tiles[:n]) for n in range(4)], [len(one) for one in tiles]
+tags[8], tags[9] = (324, 4, 4, behind), (325, 4, 4, behind + 16)
+with open(path, "wb") as file:
+    file.write(struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags))
+    file.write(struct.pack("<I4I4I", 0, *places, *lengths) + b"".join(tiles))
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "colours", "bits", "photometric", "shown"),
+    [("L", "200", 1, 8, 1, 200), ("I;16", "51200", 1, 16, 1, 200)],
+)
+def test_tiles_are_not_black(
+    tmp_path: Path, mode: str, colour: str, colours: int, bits: int, photometric: int, shown: int
+) -> None:
+    program = TILED.format(mode=mode, colour=colour, colours=colours, bits=bits, photometric=photometric)
+    _, _, decoded = looked_at(draw(tmp_path, "tiled.tif", program))
+    assert np.abs(decoded.frames.astype(int) - shown).max() <= 1
+
+
+def test_a_big_tiff_is_seen(tmp_path: Path) -> None:
+    facts, _, decoded = looked_at(draw(tmp_path, "big.tif", f"{RED}.save(path, big_tiff=True)"))
+    assert facts.container == "tiff_drawn"
+    assert np.abs(decoded.frames.mean(axis=(0, 1, 2)) - [255, 0, 0]).max() <= 1
+
+
+def test_a_fourth_colour_that_means_nothing_hides_nothing(tmp_path: Path) -> None:
+    red = 'Image.new("RGBX", (128, 64), (255, 0, 0, 0)).save(path)'
+    _, _, decoded = looked_at(draw(tmp_path, "padded.tif", red))
+    assert np.abs(decoded.frames.mean(axis=(0, 1, 2)) - [255, 0, 0]).max() <= 1
+
+
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_jpeg_in_tiff_has_its_colours_and_is_upright(tmp_path: Path, orientation: int) -> None:
     quarters = f"""
@@ -124,6 +201,6 @@ exif[0x0112] = {orientation}
 picture.save(path, compression="jpeg", exif=exif)
 """
     facts, _, decoded = looked_at(draw(tmp_path, "quarters.tif", quarters))
-    assert facts.container == "tiff_jpeg" and facts.video is not None
+    assert facts.container == "tiff_drawn" and facts.video is not None
     assert (facts.video.width > facts.video.height) == (orientation == 1)
     assert corners(decoded.frames[0]) == {1: "rgbw", 6: "brwg"}[orientation]
