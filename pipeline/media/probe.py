@@ -14,15 +14,16 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline.errors import ItemError
-from pipeline.media import animated, exif, orientation
+from pipeline.media import animated, chunks, exif, orientation, sizes
 from pipeline.media.capabilities import has_decoder
-from pipeline.media.chunks import lost_bytes, understated
+from pipeline.media.joined import joined
 from pipeline.media.orientation import QUARTER_TURNED
 from pipeline.media.process import Collected, Log, TimedOut, beginning, opened, oversized, run, too_many_pixels
 from pipeline.media.sandbox import CONFINED, Confinement
+from pipeline.media.stale import understated
 from pipeline.media.stills import Behind, behind, is_tiff_beyond_ffmpeg
 from pipeline.media.tracks import choose, finite
 from pipeline.records import AudioStream, JsonObject, MediaFacts, MediaKind, Remark, VideoStream
@@ -52,6 +53,7 @@ _SHOWN = (
 _HEADERS = ["-show_entries", _SHOWN, "-read_intervals", "%+#32"]
 """What is asked of every file: its headers, and its first 32 packets."""
 _Options = tuple[tuple[str, str], ...]
+_Track = TypeVar("_Track", AudioStream, VideoStream)
 _AS_FILM: _Options = (("f", "mjpeg"),)
 _TO_ITS_END: _Options = (("f", "wav"), ("ignore_length", "1"))
 _LONGER_LOOK: _Options = (("analyzeduration", "900M"), ("probesize", "400M"))
@@ -71,6 +73,9 @@ _ANSWER_BYTES = 4 << 20
 _LONGEST_CLAIM_S = 366 * 86_400.0
 # Ten hours of silence in FLAC hold 16 bits a second, a still picture in H.264 some hundreds.
 _FEWEST_BITS_PER_S = {"audio": 4.0, "video": 64.0}
+_LEAST_TOLD = 0.5
+"""A header that tells of less than this share of the length that ffmpeg gives is wrong; for ADPCM ffmpeg gives up to
+1.4 times too much."""
 _PIXEL_ASPECTS = (0.1, 10.0)
 _FIELD_ORDERS = frozenset({"tt", "bb", "tb", "bt"})
 _FIELDS_IN_FRAMES = frozenset({"cavs", "mjpeg", "mpeg4", "vc1", "wmv3"})
@@ -154,8 +159,9 @@ def _as_said(fd: int, options: _Options, follows: Behind, deadline: float, confi
     if not options and _may_hold_more(answer):
         options = _LONGER_LOOK
         answer = _ffprobe(fd, options, _HEADERS, deadline, confinement)
-    facts = replace(_by_claim(_facts(answer), answer, lost_bytes(fd)), input_options=options)
-    facts = replace(facts, remarks=(*facts.remarks, *_hidden(facts, answer, follows)))
+    facts = replace(_by_claim(_facts(answer), answer, chunks.claim(fd) or sizes.claim(fd)), input_options=options)
+    more = joined(fd) if options != _TO_ITS_END else None
+    facts = replace(facts, remarks=(*facts.remarks, *_hidden(facts, answer, follows), *([more] if more else [])))
     _check_pixels(facts, confinement)
     if facts.video is not None and (facts.kind == "image" or _unsure_of_fields(facts.video, answer)):
         frame = _first_picture(fd, facts, deadline, confinement)
@@ -192,16 +198,36 @@ def _may_hold_more(answer: JsonObject) -> bool:
     return (untold and container in _LATE_CONTAINERS) or (one_sense and container in _FOUND_ON_THE_WAY)
 
 
-def _by_claim(facts: MediaFacts, answer: JsonObject, lost_bytes: int) -> MediaFacts:
-    """Return the facts of a file cut short with the length that its header claims for its sound."""
-    audio, size_bytes = facts.audio, finite(answer["format"].get("size"))
-    if audio is None or audio.duration_s is None or not lost_bytes or not size_bytes:
+def _by_claim(facts: MediaFacts, answer: JsonObject, claim: sizes.Claim | None) -> MediaFacts:
+    """Return the facts of a file cut short with the length that its header claims.
+
+    ffmpeg gives, as the format has it, the claimed length, that of the bytes that are there, or none.
+    """
+    if claim is None or facts.kind == "image":
         return facts
-    bit_rate = finite(_stream(answer, audio).get("bit_rate"))
-    if not bit_rate:
+    size_bytes = finite(answer["format"].get("size"))
+    if facts.duration_s is None:
+        return replace(facts, duration_s=_believed(claim.length_s or 0.0, size_bytes, facts.video))
+    times, told_s = claim.times, claim.length_s or _counted_s(facts, answer)
+    if told_s and told_s > _LEAST_TOLD * facts.duration_s:
+        times = min(times, told_s / facts.duration_s)
+    if _believed(facts.duration_s * times, size_bytes, facts.video) is None:
         return facts
-    claimed_s = max(audio.duration_s, (size_bytes + lost_bytes) * 8 / bit_rate)
-    return replace(facts, audio=replace(audio, duration_s=claimed_s), duration_s=claimed_s)
+    audio, video = _stretched(facts.audio, times), _stretched(facts.video, times)
+    return replace(facts, duration_s=facts.duration_s * times, audio=audio, video=video)
+
+
+def _stretched(track: _Track | None, times: float) -> _Track | None:
+    """Return a track that claims to be that many times as long."""
+    return track if track is None or track.duration_s is None else replace(track, duration_s=track.duration_s * times)
+
+
+def _counted_s(facts: MediaFacts, answer: JsonObject) -> float | None:
+    """Return the length of the pictures by the number that the header claims, None if it claims none."""
+    if facts.video is None or facts.video.frame_rate_hz is None:
+        return None
+    pictures = finite(_stream(answer, facts.video).get("nb_frames"))
+    return pictures / facts.video.frame_rate_hz if pictures else None
 
 
 def _check_pixels(facts: MediaFacts, confinement: Confinement) -> None:
