@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from pathlib import Path
 from typing import Protocol
@@ -20,8 +21,10 @@ def make_clip(tmp_path_factory: pytest.TempPathFactory) -> MakeClip:
     folder = tmp_path_factory.mktemp("clips")
 
     def make(name: str, *arguments: str) -> Path:
-        path = folder / name
+        key = hashlib.sha256(repr(arguments).encode()).hexdigest()[:12]  # two tests may choose one name
+        path = folder / key / name
         if not path.exists():
+            path.parent.mkdir(exist_ok=True)
             command = ["ffmpeg", "-v", "error", "-nostdin", "-y", *arguments, str(path)]
             subprocess.run(command, check=True, timeout=60)
         return path
