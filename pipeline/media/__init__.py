@@ -1,6 +1,6 @@
 """How a recording is looked at.
 
-looking ─▶ probe      what is it      tracks; orientation, exif, tiff, stills: pictures
+looking ─▶ probe      what is it      headers, tracks; orientation, exif, tiff, stills: pictures
                                       chunks, stale, sizes, joined: what the file claims, what follows
         ─▶ plan       how much        ladder: how much less, if time is short
         ─▶ decode     sound, frames   reader: ffmpeg, a window at a time; animated, draw: what ffmpeg cannot read

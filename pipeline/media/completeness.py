@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.media.probe import common_start_s
+from pipeline.media.headers import common_start_s
 from pipeline.records import AudioStream, MediaFacts, Plan, VideoStream
 
 MORE_S = 0.5

@@ -12,8 +12,8 @@ import numpy as np
 
 from pipeline.errors import ItemError
 from pipeline.media import animated, pictures, sound
+from pipeline.media.headers import ALPHA_DECODERS, common_start_s
 from pipeline.media.mono import Mono, Part, absurd, loudest_believed
-from pipeline.media.probe import ALPHA_DECODERS, common_start_s
 from pipeline.media.process import Log, Sink, Taker, TimedOut, plain, run
 from pipeline.media.sandbox import Confinement
 from pipeline.records import SAMPLE_RATE_HZ, MediaFacts, Plan, Window
