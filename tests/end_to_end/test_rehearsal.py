@@ -269,7 +269,10 @@ def test_a_signal_after_the_last_word_does_not_change_the_exit_code(
 def test_a_terminal_that_goes_stops_the_run_with_what_is_committed(
     workplace: Workplace, rehearsal: dict[str, Any]
 ) -> None:
-    process = workplace.start(workplace.write_job(source=SOURCE, rehearsal={"answer_s": 0.5, "front_end_s": 1.0}))
+    job = workplace.write_job(source=SOURCE, rehearsal={"answer_s": 0.5, "front_end_s": 1.0})
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored if the tests run under nohup, and so inherited
+    process = workplace.start(job)
+    signal.signal(signal.SIGHUP, before)
     wait_for(workplace, "engine_ready")
     process.send_signal(signal.SIGHUP)
     said, _ = process.communicate(timeout=60)
