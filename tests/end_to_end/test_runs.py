@@ -315,12 +315,12 @@ def _start_until(many: Workplace, more_rows: int, *options: str) -> subprocess.P
 
 
 def _actors(process: subprocess.Popen[str], name: str) -> list[psutil.Process]:
-    found = []
+    found = {}
     for child in psutil.Process(process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # ended meanwhile
             if any(f"ray::{name}" in part for part in child.cmdline()):
-                found.append(child)
-    return found
+                found[child.pid] = (child, child.ppid())
+    return [child for child, parent in found.values() if parent not in found]  # none that is about to become another
 
 
 def _kept(many: Workplace, kept: dict[str, dict[str, Any]]) -> bool:
