@@ -72,12 +72,12 @@ def is_tiff_beyond_ffmpeg(fd: int) -> bool:
 
 def _behind_jpeg(data: bytes) -> Behind:
     """Return what follows the first picture."""
-    ends = _jpeg_end(data, 0)
+    ends, size = _jpeg(data, 0)
     if ends is None or ends == len(data):
         return Behind()
     sizes = _sizes(data, ends)
     indexed = data.find(_MULTI_PICTURE, 0, ends) >= 0
-    if not indexed and len(sizes) + 1 >= _FEWEST_OF_A_FILM and set(sizes) == {_size(data, 0, ends)}:
+    if not indexed and len(sizes) + 1 >= _FEWEST_OF_A_FILM and set(sizes) == {size}:
         return Behind(row=True)
     if _FILM.search(data, ends):
         return Behind(film=True, ends=ends)
@@ -87,44 +87,36 @@ def _behind_jpeg(data: bytes) -> Behind:
 def _sizes(data: bytes, at: int) -> list[bytes]:
     """Return the sizes of the JPEGs that follow from there on and are no gain maps, at most so many."""
     sizes: list[bytes] = []
-    ends = at
     for _ in range(_MOST_PICTURES):
-        begins = data.find(_SOI, ends)
-        found = _jpeg_end(data, begins) if begins >= 0 else None
-        if found is None:
+        begins = data.find(_SOI, at)
+        ends, size = _jpeg(data, begins) if begins >= 0 else (None, None)
+        if ends is None:
             break
-        ends, size = found, _size(data, begins, found)
+        at = ends
         if size is not None and not any(data.find(name, begins, ends) >= 0 for name in _GAIN_MAPS):
             sizes.append(size)
     return sizes
 
 
-def _size(data: bytes, begins: int, ends: int) -> bytes | None:
-    """Return the height and width that the JPEG there claims, as its bytes; None if it claims none."""
-    at = begins + 2
-    while at + 9 < ends and data[at] == _FILL:
-        if data[at + 1] in _SIZED:
-            return data[at + 5 : at + 9]
-        at += 1 if data[at + 1] == _FILL else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None
-
-
-def _jpeg_end(data: bytes, begins: int) -> int | None:
-    """Return where the JPEG that begins there ends, None if it has no end (ITU-T T.81, B.2)."""
-    at = begins + 2
+def _jpeg(data: bytes, begins: int) -> tuple[int | None, bytes | None]:
+    """Return where the JPEG that begins there ends, None if it has no end; and the height and width that it claims, as
+    their bytes (ITU-T T.81, B.2)."""
+    at, size = begins + 2, None
     while at + 1 < len(data) and data[at] == _FILL:
         marker = data[at + 1]
         if marker == _EOI:
-            return at + 2
+            return at + 2, size
         if marker == _FILL:
             at += 1
         elif marker in _ALONE:
             at += 2
         else:
+            if marker in _SIZED and size is None:
+                size = data[at + 5 : at + 9]
             at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
             if marker == _SOS:
                 found = _NEXT_MARKER.search(data, at)
                 if found is None:
-                    return None
+                    return None, size
                 at = found.start()
-    return None
+    return None, size
