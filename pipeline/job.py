@@ -118,6 +118,10 @@ class Video(Settings):
     """Most prompt tokens for the frames of one recording."""
     max_pixels_per_frame: int = Field(default=128 * 32 * 32, ge=32 * 32)
     """Largest frame, pixels (32x32 pixels of two frames are one token)."""
+    exact_frames: bool = False
+    """Decode every frame, so that the one on screen at each moment is taken; else H.264, HEVC, MPEG-4 and MPEG-2 frames
+    that no others refer to are left out where one within 80 ms of each moment remains, which saves two fifths of the
+    decoding. The rows say how far frames are off."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -127,7 +127,7 @@ class Decoded:
     `times_s`: float64 (n,), the time of each frame on the model's time axis (windows put end to end).
     `decoded_s` is the length really found, `found_share` (0..1) the share of the windows that was there, in the sense
     that lacks most. `claim_holds` is False if the recording is shorter or longer than its header says, `goes_on`
-    True if it is longer.
+    True if it is longer. `frames_off_s` is how far the worst frame lies from its time because others were left out.
     """
 
     pcm: NDArray[np.float32]
@@ -137,6 +137,7 @@ class Decoded:
     found_share: float = 1.0
     claim_holds: bool = True
     goes_on: bool = False
+    frames_off_s: float = 0.0
     remarks: tuple[Remark, ...] = ()
 
 
@@ -170,6 +171,7 @@ class Prepared:
     duration_s: float | None = None
     plan: Plan | None = None
     frames: int = 0
+    frames_off_s: float | None = None
     audio_tokens: int = 0
     video_tokens: int = 0
     prompt_tokens: int = 0

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.records import JsonObject, MediaKind, Status, Verdict
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -85,6 +85,9 @@ class VerdictRow(BaseModel):
     """Pictures given to the model."""
     frame_rate_hz: Annotated[float, Field(gt=0)] | None
     """Rate of these pictures; null without moving pictures."""
+    frames_off_s: Seconds | None
+    """How far the frame that lies farthest from its time is off because others were left out, seconds: 0 if every frame
+    was decoded, null without frames."""
     prompt_tokens: Count
     """All tokens of the prompt."""
     output_tokens: Count

@@ -183,6 +183,7 @@ def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: dateti
         video_tokens=prepared.video_tokens,
         frames=prepared.frames,
         frame_rate_hz=plan.frame_rate_hz if plan and prepared.frames else None,
+        frames_off_s=prepared.frames_off_s,
         prompt_tokens=completion.prompt_tokens if completion else prepared.prompt_tokens,
         output_tokens=completion.output_tokens if completion else 0,
         admitted_at=admitted_at,

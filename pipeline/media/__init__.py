@@ -4,10 +4,10 @@ looking ─▶ probe      what is it      headers, tracks; orientation, exif, ti
                                       chunks, stale, sizes, joined: what the file claims, what follows
         ─▶ plan       how much        ladder: how much less, if time is short
         ─▶ decode     sound, frames   reader: ffmpeg, a window at a time; animated, draw: what ffmpeg cannot read
-                                      sound, mono, matroska; pictures
+                                      sound, mono, matroska; pictures; skipping: what need not be decoded
                                       completeness: what was not there
 process, sandbox, capabilities: how ffmpeg runs, where, and what it can do.
 """
 
-VERSION = 3
+VERSION = 4
 """Changes whenever a file may reach the model as other sound or pictures: rows of two versions do not mix unasked."""

@@ -26,17 +26,23 @@ _AT_THE_END_S = 0.1
 
 
 def decode(
-    path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float, confinement: Confinement = CONFINED
+    path: bytes,
+    facts: MediaFacts,
+    plan: Plan,
+    timeout_s: float,
+    confinement: Confinement = CONFINED,
+    exact: bool = True,
 ) -> Decoded:
     """Return the sound and pictures of the plan's windows, put end to end.
 
     PCM is padded with zeros to whole tokens (1280 samples), frames to an even count by repeating the last. A
     track that gave nothing comes back empty; `decoded_s` may pass the plan by up to 0.5 s where the recording
-    goes on beyond its claimed end. Raises ItemError decode_failed, decode_timeout, audio_lost, too_many_pixels or
-    decoder_limit.
+    goes on beyond its claimed end. Unless `exact`, frames that no others refer to may be left out, and the frame for
+    a moment is then one within 80 ms of it. Raises ItemError decode_failed, decode_timeout, audio_lost,
+    too_many_pixels or decoder_limit.
     """
     with opened(path, facts.first_bytes) as fd:
-        reader = Reader(fd, facts, plan, time.monotonic() + timeout_s, confinement)
+        reader = Reader(fd, facts, plan, time.monotonic() + timeout_s, confinement, exact)
         passes = [reader.window(window, 0.0) for window in plan.windows[:-1]]
         passes.append(reader.window(plan.windows[-1], MORE_S if _ends_recording(plan, facts) else 0.0))
         if not any(part.pcm.size or part.frames.size for part in passes):
@@ -60,6 +66,7 @@ def decode(
         found_share=complete.share,
         claim_holds=complete.claim_holds,
         goes_on=complete.goes_on,
+        frames_off_s=max(part.frames_off_s for part in passes),
         remarks=(*lost, *mended, *converted),
     )
 

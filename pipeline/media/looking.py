@@ -70,6 +70,7 @@ class Looker:
             duration_s=seen.duration_s,
             coverage=seen.coverage,
             frames=len(seen.decoded.frames),
+            frames_off_s=seen.decoded.frames_off_s if len(seen.decoded.frames) else None,
             remarks=(*work.prepared.remarks, *seen.decoded.remarks),
         )
         return seen
@@ -125,7 +126,8 @@ class Looker:
         if look.name != "full":
             work.learn(short_answer=look.short_answer, lesser_look=describe(look))
         limit_s, begun = work.at_most(self._limits.decode_timeout_s), time.monotonic()
-        decoded = work.timed("decode_s", lambda: decode(item.path, facts, chosen, limit_s, self._confinement))
+        exact = self._media.video.exact_frames
+        decoded = work.timed("decode_s", lambda: decode(item.path, facts, chosen, limit_s, self._confinement, exact))
         self.pace.decoded(facts, chosen, time.monotonic() - begun)
         return Seen(facts, chosen, decoded, *_length(facts, chosen, decoded))
 

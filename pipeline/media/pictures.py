@@ -12,6 +12,7 @@ from pipeline.media.capabilities import has_filters
 from pipeline.media.orientation import QUARTER_TURNED
 from pipeline.media.plan import FRAMES_PER_GRID
 from pipeline.media.process import plain
+from pipeline.media.skipping import lead_s
 from pipeline.records import Plan, Remark, VideoStream
 
 if TYPE_CHECKING:
@@ -48,11 +49,11 @@ _GREY = 128
 _FAINT = 32
 
 
-def filters(plan: Plan, video: VideoStream, shift_s: float, frames: int) -> list[str]:
+def filters(plan: Plan, video: VideoStream, shift_s: float, frames: int, skips: bool = False) -> list[str]:
     """Return ffmpeg's filters from the track, as stored, to at least so many of the plan's frames, upright.
 
     Everything but the choice of frames comes after it and most after scaling, where it costs least. `shift_s` is where
-    the recording begins on ffmpeg's clock.
+    the recording begins on ffmpeg's clock. If it `skips` frames, those that stay are told of and taken a moment early.
 
     Of an interlaced frame the top field is taken. Against a progressive original (576i, scrolling photo, 416x320) that
     gives 32 dB at no cost; the combed frame gives 24, and bwdif at the full rate 36 for half as much CPU time again.
@@ -63,7 +64,9 @@ def filters(plan: Plan, video: VideoStream, shift_s: float, frames: int) -> list
     if rate_hz is not None:
         # A frame that claims to come ages later would have `fps` repeat the one before it for ages.
         last_s = (frames + 1) / rate_hz
-        clock = f"setpts='min(PTS-{plain(shift_s)}/TB,{plain(last_s)}/TB)'"
+        early_s = shift_s + (lead_s(video) if skips else 0.0)
+        clock = f"setpts='min(PTS-{plain(early_s)}/TB,{plain(last_s)}/TB)'"
+        chain += ["showinfo=checksum=0"] if skips else []
         chain += [clock, f"fps=fps={plain(rate_hz)}:round=up:start_time=0"]
     if premultiplied(plan, video):
         chain += ["format=gbrap", "premultiply=inplace=1"]

@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -37,6 +38,9 @@ LINE_CHARACTERS = 240
 
 _TAG = re.compile(r"^(?:\[[^\]]* @ 0x[0-9a-f]+\] ?)*\[(\w+)\] (.*)$")
 _RATE = re.compile(r"^\[graph_\d+_in_\S+ @ \S+\] \[verbose\] .*\bsamplerate:(\d+)")
+_SHOWN = re.compile(r"^\[Parsed_showinfo_\d+ @ ")
+_TIME_BASE = re.compile(r"config in time_base: (\d+)/([1-9]\d*)")
+_FRAME = re.compile(r"\] n: *\d+ pts: *(-?\d+) ")
 _OVERSIZED = re.compile(r"Picture size (\d+)x(\d+) (?:is invalid|exceeds)")
 _SAMPLES = re.compile(r"Input stream #0:(\d+) \(audio\):.*frames decoded \((\d+) samples\)")
 
@@ -85,12 +89,14 @@ class Collected:
 @dataclass(slots=True)
 class Log:
     """What the program said, as it runs: number of errors, last errors, samples decoded per stream, and the sample
-    rates (Hz) in which they came."""
+    rates (Hz) in which they came; `shown_s` are the times of frames that went through ffmpeg's `showinfo`."""
 
     errors: int = 0
     last: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     samples: dict[int, int] = field(default_factory=dict)
     rates_hz: set[int] = field(default_factory=set)
+    shown_s: array[float] = field(default_factory=lambda: array("d"))
+    _tick_s: float = 0.0
     no_memory: bool = False
     no_cpu: bool = False
     not_started: str = ""
@@ -107,6 +113,9 @@ class Log:
         return len(chunk)
 
     def _note(self, line: str) -> None:
+        if _SHOWN.match(line):
+            self._show(line)
+            return
         if found := _SAMPLES.search(line):
             self.samples[int(found[1])] = int(found[2])
         elif found := _RATE.match(line):
@@ -123,6 +132,12 @@ class Log:
         if tagged and tagged[1] in ("error", "fatal", "panic") and "non monotonically" not in tagged[2]:
             self.errors += 1
             self.last.append(tagged[2][:LINE_CHARACTERS])
+
+    def _show(self, line: str) -> None:
+        if base := _TIME_BASE.search(line):
+            self._tick_s = int(base[1]) / int(base[2])
+        elif frame := _FRAME.search(line):
+            self.shown_s.append(int(frame[1]) * self._tick_s)
 
     def reason(self) -> str:
         """Return the last errors as one line, without the program's own file names."""

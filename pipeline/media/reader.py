@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from pipeline.media.headers import ALPHA_DECODERS, common_start_s
 from pipeline.media.mono import Mono, Part, absurd, loudest_believed
 from pipeline.media.process import Log, Sink, Taker, TimedOut, plain, run
 from pipeline.media.sandbox import Confinement
+from pipeline.media.skipping import NEAR_S, lead_s, may_skip, off_s
 from pipeline.records import SAMPLE_RATE_HZ, MediaFacts, Plan, Window
 
 if TYPE_CHECKING:
@@ -23,11 +25,16 @@ if TYPE_CHECKING:
 
 _REBASED = frozenset({"live_flv", "mpeg", "mpegts", "mpegtsraw", "nut", "ogg"})
 """Demuxers with AVFMT_TS_DISCONT: ffmpeg's zero is where the streams in use begin, elsewhere all streams."""
+# A second run is begun only if so many times the first one's seconds are left.
+_TWICE = 2.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Excerpt:
-    """What one run of ffmpeg gave: sound and frames (n, height, width, 3), at most what was asked for."""
+    """What one run of ffmpeg gave: sound and frames (n, height, width, 3), at most what was asked for.
+
+    `frames_off_s` is how far from its time the worst of the frames lies, beyond what any choice has.
+    """
 
     sound: Part
     frames: NDArray[np.uint8]
@@ -35,6 +42,7 @@ class Excerpt:
     status: int
     loudest: float | None = None
     pictures_go_on: bool = False
+    frames_off_s: float = 0.0
 
     @property
     def pcm(self) -> NDArray[np.float32]:
@@ -44,17 +52,29 @@ class Excerpt:
 class Reader:
     """One opened recording, and how its windows are read."""
 
-    def __init__(self, fd: int, facts: MediaFacts, plan: Plan, deadline: float, confinement: Confinement) -> None:
+    def __init__(
+        self,
+        fd: int,
+        facts: MediaFacts,
+        plan: Plan,
+        deadline: float,
+        confinement: Confinement,
+        exact: bool = False,
+    ) -> None:
         self.fd, self.facts, self.plan, self.deadline, self.confinement = fd, facts, plan, deadline, confinement
         self.start_s = common_start_s(facts.audio, facts.video)
         self.frames_each = plan.frames // len(plan.windows)
+        self.skips = not exact and facts.video is not None and may_skip(plan, facts.video)
 
     def window(self, window: Window, extra_s: float) -> Excerpt:
         """Return a window's sound and pictures; each alone if one made ffmpeg stop early."""
         hears, sees = self.plan.audio, self.plan.frames > 0
         if self.facts.container in animated.CONTAINERS:
             return self._drawn(window)
+        begun = time.monotonic()
         both = self._pass(window, extra_s, hears, sees)
+        if self.skips and not _will_do(both) and self.deadline - time.monotonic() > _TWICE * (time.monotonic() - begun):
+            both = self._whole(window, extra_s, both)
         if both.loudest is not None:
             both = replace(both, sound=self._cleaned(window, extra_s, both))
         lost = both.status != 0 and hears and sees and (not both.pcm.size or not both.frames.size)
@@ -64,6 +84,16 @@ class Reader:
         heard = max(both.sound, alone[0].sound, key=lambda part: len(part.pcm))
         frames = max(both.frames, alone[1].frames, key=len)
         return replace(both, sound=heard, frames=frames)
+
+    def _whole(self, window: Window, extra_s: float, thrifty: Excerpt) -> Excerpt:
+        """Return a window with every frame decoded, as those that follow will be; the sound stays if it is good."""
+        self.skips = False
+        if thrifty.log.errors or thrifty.status:
+            return self._pass(window, extra_s, self.plan.audio, True)
+        seen = self._pass(window, extra_s, False, True)
+        seen.log.samples |= thrifty.log.samples
+        seen.log.rates_hz |= thrifty.log.rates_hz
+        return replace(seen, sound=thrifty.sound, loudest=thrifty.loudest)
 
     def _drawn(self, window: Window) -> Excerpt:
         """Return a window's pictures where Pillow draws them. Raises ItemError decode_timeout."""
@@ -102,10 +132,10 @@ class Reader:
         pixels = Sink(memoryview(frames.transpose(0, 3, 1, 2).reshape(-1).data))
         if frames.size:
             sinks.append(pixels)
-        log = Log()
+        log, shift_s = Log(), self._shift_s(window, hears, sees)
 
         def outputs(names: list[str]) -> list[ffmpeg.nodes.OutputStream]:
-            named, shift_s = iter(names), self._shift_s(window, hears, sees)
+            named = iter(names)
             source, made = self._input(window), []
             if samples and facts.audio is not None:
                 filters = sound.filters(facts, window.start_s > 0, shift_s, loudest)
@@ -122,7 +152,13 @@ class Reader:
         if facts.video is not None and facts.video.alpha:
             found = pictures.over_grey(found, pictures.premultiplied(plan, facts.video))
         heard = Part(mono.pcm, mono.began or 0, mono.turned, mono.odd)
-        return Excerpt(heard, found, log, status, loudest_believed(mono), goes_on)
+        off_s = self._off_s(log, shift_s, len(found)) if sees and self.skips else 0.0
+        return Excerpt(heard, found, log, status, loudest_believed(mono), goes_on, off_s)
+
+    def _off_s(self, log: Log, shift_s: float, count: int) -> float:
+        assert self.facts.video is not None and self.plan.frame_rate_hz is not None
+        shown_s = np.frombuffer(log.shown_s) - shift_s
+        return off_s(shown_s, self.plan.frame_rate_hz, count, lead_s(self.facts.video))
 
     def _frames_beyond(self, extra_s: float) -> int:
         """Return how many frames after a window's last tell that pictures go on for that long, and more."""
@@ -156,6 +192,8 @@ class Reader:
             "reinit_filter:v": 0,
             "noautorotate": None,  # turned after scaling, where it costs little
         }
+        if self.skips:
+            options["skip_frame:v"] = "noref"
         video = self.facts.video
         if video is not None and video.alpha and video.codec in ALPHA_DECODERS:
             options["c:v"] = ALPHA_DECODERS[video.codec]
@@ -203,8 +241,13 @@ class Reader:
             **{
                 "format": "rawvideo",
                 "pix_fmt": pictures.pixel_format(self.facts.video),
-                "vf": ",".join(pictures.filters(self.plan, self.facts.video, shift_s, frames)),
+                "vf": ",".join(pictures.filters(self.plan, self.facts.video, shift_s, frames, self.skips)),
                 "frames:v": frames,
                 **ends,
             },
         )
+
+
+def _will_do(thrifty: Excerpt) -> bool:
+    """Return whether frames were left out without harm: the decoder missed nothing, and none lies too far off."""
+    return not thrifty.log.errors and thrifty.status == 0 and thrifty.frames_off_s <= NEAR_S
