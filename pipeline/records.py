@@ -77,7 +77,8 @@ class VideoStream:
 class MediaFacts:
     """What a file is, by its headers. `duration_s` is a claim and may be None (live ones); `input_options` are
     ffmpeg's names and values without which it does not find all that is there; `first_bytes` is how much of the file
-    the picture takes that something else follows."""
+    the picture takes that something else follows; `key_gap_s` is the longest time without a key frame, if it was looked
+    for."""
 
     kind: MediaKind
     container: str
@@ -87,6 +88,7 @@ class MediaFacts:
     remarks: tuple[Remark, ...] = ()
     input_options: tuple[tuple[str, str], ...] = ()
     first_bytes: int | None = None
+    key_gap_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

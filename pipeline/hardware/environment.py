@@ -22,8 +22,8 @@ _EVERYWHERE = {
     # Nobody looks at Ray's record of tasks, and a driver that keeps it grows by a kilobyte an item.
     "RAY_task_events_report_interval_ms": "0",
     "TRANSFORMERS_VERBOSITY": "error",
-    # Large arrays in pages of 2 MB: frames and patches are new memory each time, and faulting it in by 4 KB took a fifth
-    # of rendering.
+    # Large arrays in pages of 2 MB: frames and patches are new memory each time, and faulting it in by 4 KB took
+    # a fifth of rendering.
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "THP_MEM_ALLOC_ENABLE": "1",
 }

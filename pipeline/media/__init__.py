@@ -4,7 +4,8 @@ looking ─▶ probe      what is it      headers, tracks; orientation, exif, ti
                                       chunks, stale, sizes, joined: what the file claims, what follows
         ─▶ plan       how much        ladder: how much less, if time is short
         ─▶ decode     sound, frames   reader: ffmpeg, a window at a time; animated, draw: what ffmpeg cannot read
-                                      sound, mono, matroska; pictures; skipping: what need not be decoded
+                                      sound, mono, matroska; pictures
+                                     skipping, key_frames: what need not be decoded
                                       completeness: what was not there
 process, sandbox, capabilities: how ffmpeg runs, where, and what it can do.
 """

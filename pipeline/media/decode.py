@@ -6,14 +6,17 @@ after the window's start. Holes in the sound stay silent, so both stay aligned.
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.errors import ItemError
-from pipeline.media import pictures, sound
+from pipeline.media import key_frames, pictures, sound
 from pipeline.media.completeness import MORE_S, Found, completeness
+from pipeline.media.key_frames import KeyFrames
 from pipeline.media.process import opened, oversized
 from pipeline.media.reader import Excerpt, Reader
 from pipeline.media.sandbox import CONFINED, Confinement
@@ -32,19 +35,27 @@ def decode(
     timeout_s: float,
     confinement: Confinement = CONFINED,
     exact: bool = True,
+    key_frames_s: NDArray[np.float64] | None = None,
 ) -> Decoded:
     """Return the sound and pictures of the plan's windows, put end to end.
 
     PCM is padded with zeros to whole tokens (1280 samples), frames to an even count by repeating the last. A
     track that gave nothing comes back empty; `decoded_s` may pass the plan by up to 0.5 s where the recording
     goes on beyond its claimed end. Unless `exact`, frames that no others refer to may be left out, and the frame for
-    a moment is then one within 80 ms of it. Raises ItemError decode_failed, decode_timeout, audio_lost,
+    a moment is then one within 80 ms of it. If `key_frames_s` tells when key frames are shown, and one is near
+    enough to every moment, no others are decoded. Raises ItemError decode_failed, decode_timeout, audio_lost,
     too_many_pixels or decoder_limit.
     """
     with opened(path, facts.first_bytes) as fd:
         reader = Reader(fd, facts, plan, time.monotonic() + timeout_s, confinement, exact)
-        passes = [reader.window(window, 0.0) for window in plan.windows[:-1]]
-        passes.append(reader.window(plan.windows[-1], MORE_S if _ends_recording(plan, facts) else 0.0))
+        jumped = None
+        if key_frames_s is not None and key_frames.near_enough(key_frames_s, plan):
+            jumped = key_frames.decoded(reader, key_frames_s)
+        if jumped is not None and key_frames_s is not None:
+            goes_on = float(key_frames_s[-1]) > (facts.duration_s or math.inf) + MORE_S
+            passes = _with_pictures(_passes(reader.without_pictures()), jumped, goes_on)
+        else:
+            passes = _passes(reader)
         if not any(part.pcm.size or part.frames.size for part in passes):
             reason = passes[0].log.reason()
             raise oversized(reason) or ItemError("decode_failed", f"the decoder gave nothing: {reason}")
@@ -69,6 +80,20 @@ def decode(
         frames_off_s=max(part.frames_off_s for part in passes),
         remarks=(*lost, *mended, *converted),
     )
+
+
+def _passes(reader: Reader) -> list[Excerpt]:
+    """Return each window as it was read; the last one past its end, where the recording claims to end there."""
+    windows, facts = reader.plan.windows, reader.facts
+    passes = [reader.window(window, 0.0) for window in windows[:-1]]
+    return [*passes, reader.window(windows[-1], MORE_S if _ends_recording(reader.plan, facts) else 0.0)]
+
+
+def _with_pictures(passes: list[Excerpt], jumped: KeyFrames, goes_on: bool) -> list[Excerpt]:
+    """Return the windows with the frames that were decoded apart from their sound."""
+    parts = np.split(jumped.frames, len(passes))
+    seen = [replace(one, frames=part, frames_off_s=jumped.off_s) for one, part in zip(passes, parts, strict=True)]
+    return [*seen[:-1], replace(seen[-1], pictures_go_on=goes_on)]
 
 
 def _ends_recording(plan: Plan, facts: MediaFacts) -> bool:

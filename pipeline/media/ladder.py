@@ -14,6 +14,7 @@ from typing import Literal
 from pipeline.deadline import seconds
 from pipeline.job import Media
 from pipeline.media.plan import FRAMES_PER_GRID, PATCH_PIXELS, frame_size, plan
+from pipeline.media.skipping import jumps
 from pipeline.records import MediaFacts, Plan, VideoStream
 
 LookName = Literal[
@@ -28,6 +29,8 @@ LEAST_GAIN = 0.05
 
 _FEWEST_PIXELS = PATCH_PIXELS**2
 _USUAL_RATE_HZ = 25.0
+# A key frame takes as long to decode as so many others.
+_KEY_FRAME_COST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,10 @@ def source_gigapixels(facts: MediaFacts, planned: Plan) -> float:
     """Return the source's pixels that decoding a plan goes through, in 1e9; 0 for sound alone."""
     if facts.video is None:
         return 0.0
-    frames = 1.0 if facts.kind == "image" else looked_at_s(planned) * (facts.video.frame_rate_hz or _USUAL_RATE_HZ)
+    if jumps(facts, planned):
+        frames = float(_KEY_FRAME_COST * planned.frames)
+    else:
+        frames = 1.0 if facts.kind == "image" else looked_at_s(planned) * (facts.video.frame_rate_hz or _USUAL_RATE_HZ)
     return facts.video.width * facts.video.height * frames / 1e9
 
 
@@ -229,6 +235,8 @@ def _at_most(pixels: int, media: Media) -> Media:
 
 
 def _decode_s(facts: MediaFacts, planned: Plan, forecast: Forecast) -> float:
-    if facts.video is not None:
-        return source_gigapixels(facts, planned) * forecast.decode_s_per_gigapixel
-    return looked_at_s(planned) / 3_600 * forecast.sound_decode_s_per_hour
+    sound_s = looked_at_s(planned) / 3_600 * forecast.sound_decode_s_per_hour
+    if facts.video is None:
+        return sound_s
+    apart_s = sound_s if jumps(facts, planned) and facts.audio is not None else 0.0
+    return source_gigapixels(facts, planned) * forecast.decode_s_per_gigapixel + apart_s

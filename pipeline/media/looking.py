@@ -10,19 +10,28 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pipeline.errors import ItemError
 from pipeline.job import FrontEnd as FrontEndSettings
 from pipeline.job import Media
 from pipeline.media.decode import decode
+from pipeline.media.key_frames import key_times_s, longest_gap_s, worth_listing
 from pipeline.media.ladder import Forecast, Look, choose, describe, glimpse, looked_at_s, source_gigapixels
 from pipeline.media.plan import plan
 from pipeline.media.probe import measured, measured_duration_s, probe
 from pipeline.media.sandbox import Confinement
+from pipeline.media.skipping import jumps
 from pipeline.records import Decoded, Item, MediaFacts, Plan, Remark
 from pipeline.work import Work
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 _RECENT = 5
+# In shorter recordings there is too little to leave out.
+_LONG_S = 60.0
 # With less time left no lesser look is tried.
 _LEAST_TRY_S = 5.0
 _LEAST_GIGAPIXELS, _LEAST_HOURS, _LEAST_TOKENS = 0.1, 0.02, 200
@@ -50,6 +59,7 @@ class Looker:
         self._media, self._limits, self._token_budget = media, limits, token_budget
         self._confinement = Confinement(round(limits.decoder_memory_gib * 2**30), limits.max_pixels, limits.sandbox)
         self.pace = Pace()
+        self._key_frames_s: NDArray[np.float64] | None = None
 
     def look(self, item: Item, work: Work, forecast: Forecast | None) -> Seen:
         """Return the sound and pictures of an item, and note in `work` what becomes known on the way.
@@ -62,6 +72,7 @@ class Looker:
         if unclaimed and facts.kind != "image":  # live recordings carry no length; without it there is no frame rate
             facts = replace(facts, duration_s=self._measured_s(item, facts, work))
         work.learn(facts=facts, duration_s=facts.duration_s, remarks=facts.remarks)
+        facts, self._key_frames_s = work.timed("probe_s", lambda: self._key_frames(item, facts, work))
         seen = self._in_time(item, facts, work, forecast)
         if not (seen.decoded.claim_holds or unclaimed):
             seen = self._by_true_length(item, seen, work, forecast)
@@ -74,6 +85,17 @@ class Looker:
             remarks=(*work.prepared.remarks, *seen.decoded.remarks),
         )
         return seen
+
+    def _key_frames(self, item: Item, facts: MediaFacts, work: Work) -> tuple[MediaFacts, NDArray[np.float64] | None]:
+        """Return the facts with the gap between key frames, and when these are shown, where that may spare decoding."""
+        if self._media.video.exact_frames or facts.kind == "image" or (facts.duration_s or 0.0) < _LONG_S:
+            return facts, None
+        whole = plan(facts, self._media, self._token_budget)
+        if not worth_listing(facts, whole):
+            return facts, None
+        limit_s = work.at_most(self._limits.probe_timeout_s)
+        times_s = key_times_s(item.path, facts, whole, limit_s, self._confinement)
+        return facts if times_s is None else replace(facts, key_gap_s=longest_gap_s(times_s)), times_s
 
     def _measured_s(self, item: Item, facts: MediaFacts, work: Work) -> float | None:
         """Return the recording's length by its packets, None if that takes too long."""
@@ -126,9 +148,11 @@ class Looker:
         if look.name != "full":
             work.learn(short_answer=look.short_answer, lesser_look=describe(look))
         limit_s, begun = work.at_most(self._limits.decode_timeout_s), time.monotonic()
-        exact = self._media.video.exact_frames
-        decoded = work.timed("decode_s", lambda: decode(item.path, facts, chosen, limit_s, self._confinement, exact))
-        self.pace.decoded(facts, chosen, time.monotonic() - begun)
+        exact, keys_s = self._media.video.exact_frames, self._key_frames_s
+        confined = self._confinement
+        decoded = work.timed("decode_s", lambda: decode(item.path, facts, chosen, limit_s, confined, exact, keys_s))
+        if not jumps(facts, chosen):
+            self.pace.decoded(facts, chosen, time.monotonic() - begun)
         return Seen(facts, chosen, decoded, *_length(facts, chosen, decoded))
 
     def _look(self, facts: MediaFacts, forecast: Forecast | None, left_s: float) -> tuple[Look, Plan]:

@@ -60,13 +60,12 @@ def filters(plan: Plan, video: VideoStream, shift_s: float, frames: int, skips: 
     If the bottom field was first, the picture is half a frame late: 20 ms.
     """
     rate_hz = plan.frame_rate_hz
-    chain: list[str] = []
+    chain = ["showinfo=checksum=0"] if skips else []
     if rate_hz is not None:
         # A frame that claims to come ages later would have `fps` repeat the one before it for ages.
         last_s = (frames + 1) / rate_hz
         early_s = shift_s + (lead_s(video) if skips else 0.0)
         clock = f"setpts='min(PTS-{plain(early_s)}/TB,{plain(last_s)}/TB)'"
-        chain += ["showinfo=checksum=0"] if skips else []
         chain += [clock, f"fps=fps={plain(rate_hz)}:round=up:start_time=0"]
     if premultiplied(plan, video):
         chain += ["format=gbrap", "premultiply=inplace=1"]

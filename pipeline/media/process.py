@@ -40,7 +40,7 @@ _TAG = re.compile(r"^(?:\[[^\]]* @ 0x[0-9a-f]+\] ?)*\[(\w+)\] (.*)$")
 _RATE = re.compile(r"^\[graph_\d+_in_\S+ @ \S+\] \[verbose\] .*\bsamplerate:(\d+)")
 _SHOWN = re.compile(r"^\[Parsed_showinfo_\d+ @ ")
 _TIME_BASE = re.compile(r"config in time_base: (\d+)/([1-9]\d*)")
-_FRAME = re.compile(r"\] n: *\d+ pts: *(-?\d+) ")
+_FRAME = re.compile(r"\] n: *\d+ pts: *(-?\d+) .*\btype:(\S)")
 _OVERSIZED = re.compile(r"Picture size (\d+)x(\d+) (?:is invalid|exceeds)")
 _SAMPLES = re.compile(r"Input stream #0:(\d+) \(audio\):.*frames decoded \((\d+) samples\)")
 
@@ -87,15 +87,35 @@ class Collected:
 
 
 @dataclass(slots=True)
+class Spool:
+    """Where the bytes of one pipe go: into the file `fd`, up to `limit`; `full` if there were more."""
+
+    fd: int
+    limit: int
+    full: bool = False
+
+    def read(self, fd: int) -> int:
+        """Take what the pipe holds; return 0 at its end."""
+        chunk = os.read(fd, READ_BYTES)
+        self.limit -= len(chunk)
+        self.full = self.full or self.limit < 0
+        if not self.full:
+            os.write(self.fd, chunk)
+        return len(chunk)
+
+
+@dataclass(slots=True)
 class Log:
     """What the program said, as it runs: number of errors, last errors, samples decoded per stream, and the sample
-    rates (Hz) in which they came; `shown_s` are the times of frames that went through ffmpeg's `showinfo`."""
+    rates (Hz) in which they came; `shown_s` are the times of frames that went through ffmpeg's `showinfo`, of which
+    so many were not `whole` in themselves."""
 
     errors: int = 0
     last: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     samples: dict[int, int] = field(default_factory=dict)
     rates_hz: set[int] = field(default_factory=set)
     shown_s: array[float] = field(default_factory=lambda: array("d"))
+    not_whole: int = 0
     _tick_s: float = 0.0
     no_memory: bool = False
     no_cpu: bool = False
@@ -138,6 +158,7 @@ class Log:
             self._tick_s = int(base[1]) / int(base[2])
         elif frame := _FRAME.search(line):
             self.shown_s.append(int(frame[1]) * self._tick_s)
+            self.not_whole += frame[2] != "I"
 
     def reason(self) -> str:
         """Return the last errors as one line, without the program's own file names."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import ffmpeg
 import numpy as np
 
 from pipeline.errors import ItemError
-from pipeline.media import animated, pictures, sound
+from pipeline.media import animated, pictures, process, sound
 from pipeline.media.headers import ALPHA_DECODERS, common_start_s
 from pipeline.media.mono import Mono, Part, absurd, loudest_believed
-from pipeline.media.process import Log, Sink, Taker, TimedOut, plain, run
+from pipeline.media.process import Log, Sink, Taker, TimedOut, plain
 from pipeline.media.sandbox import Confinement
 from pipeline.media.skipping import NEAR_S, lead_s, may_skip, off_s
 from pipeline.records import SAMPLE_RATE_HZ, MediaFacts, Plan, Window
@@ -66,12 +67,21 @@ class Reader:
         self.frames_each = plan.frames // len(plan.windows)
         self.skips = not exact and facts.video is not None and may_skip(plan, facts.video)
 
+    def without_pictures(self) -> Reader:
+        """Return a reader of the sound alone."""
+        plan = replace(self.plan, frames=0)
+        return Reader(self.fd, self.facts, plan, self.deadline, self.confinement, exact=True)
+
     def window(self, window: Window, extra_s: float) -> Excerpt:
         """Return a window's sound and pictures; each alone if one made ffmpeg stop early."""
         hears, sees = self.plan.audio, self.plan.frames > 0
         if self.facts.container in animated.CONTAINERS:
             return self._drawn(window)
         begun = time.monotonic()
+        if not hears and not sees:
+            return Excerpt(
+                Part(np.empty(0, np.float32)), pictures.planes(0, self.plan.height, self.plan.width, 3), Log(), 0
+            )
         both = self._pass(window, extra_s, hears, sees)
         if self.skips and not _will_do(both) and self.deadline - time.monotonic() > _TWICE * (time.monotonic() - begun):
             both = self._whole(window, extra_s, both)
@@ -132,11 +142,11 @@ class Reader:
         pixels = Sink(memoryview(frames.transpose(0, 3, 1, 2).reshape(-1).data))
         if frames.size:
             sinks.append(pixels)
-        log, shift_s = Log(), self._shift_s(window, hears, sees)
+        log, shift_s = Log(), self.shift_s(window, hears, sees)
 
         def outputs(names: list[str]) -> list[ffmpeg.nodes.OutputStream]:
             named = iter(names)
-            source, made = self._input(window), []
+            source, made = self.input(window), []
             if samples and facts.audio is not None:
                 filters = sound.filters(facts, window.start_s > 0, shift_s, loudest)
                 made.append(
@@ -146,7 +156,7 @@ class Reader:
                 made.append(self._pictures(source, shift_s, next(named), len(frames)))
             return made
 
-        status = self._run(outputs, sinks, log)
+        status = self.run(outputs, sinks, log)
         found = frames[: pixels.used // frames[0].size] if frames.size else frames
         goes_on, found = beyond > 0 and len(found) == count, found[: self.frames_each]
         if facts.video is not None and facts.video.alpha:
@@ -165,24 +175,28 @@ class Reader:
         rate_hz = self.plan.frame_rate_hz
         return math.floor(extra_s * rate_hz) + 2 if extra_s and rate_hz else 0
 
-    def _run(
-        self, outputs: Callable[[list[str]], list[ffmpeg.nodes.OutputStream]], takers: list[Taker], log: Log
+    def run(
+        self,
+        outputs: Callable[[list[str]], list[ffmpeg.nodes.OutputStream]],
+        takers: list[Taker],
+        log: Log,
+        detail: str = "verbose",
     ) -> int:
         """Run ffmpeg and return its exit status. Raises ItemError decode_timeout or decoder_limit."""
 
         def argv(names: list[str]) -> list[str]:
             stream = ffmpeg.merge_outputs(*outputs(names)).global_args(
-                *("-nostdin", "-nostats", "-hide_banner", "-loglevel", "repeat+level+verbose", "-filter_threads", "1")
+                *("-nostdin", "-nostats", "-hide_banner", "-loglevel", f"repeat+level+{detail}", "-filter_threads", "1")
             )
             return [str(argument) for argument in stream.compile()]
 
         try:
-            return run(argv, self.fd, takers, log, self.deadline, self.confinement)
+            return process.run(argv, self.fd, takers, log, self.deadline, self.confinement)
         except TimedOut:
             raise ItemError("decode_timeout", "ffmpeg did not finish in time and was stopped") from None
 
-    def _input(self, window: Window) -> ffmpeg.nodes.FilterableStream:
-        """Return the recording, from the key frame before a window that is not at the start."""
+    def input(self, window: Window, more: Mapping[str, object] = MappingProxyType({})) -> ffmpeg.nodes.FilterableStream:
+        """Return the recording as ffmpeg opens it, from the key frame before a window that is not at the start."""
         options: dict[str, object] = {
             "protocol_whitelist": "file,pipe",
             "format_whitelist": self.facts.container,
@@ -197,13 +211,13 @@ class Reader:
         video = self.facts.video
         if video is not None and video.alpha and video.codec in ALPHA_DECODERS:
             options["c:v"] = ALPHA_DECODERS[video.codec]
-        options |= dict(self.facts.input_options)
+        options |= dict(self.facts.input_options) | dict(more)
         if window.start_s > 0:
             options["ss"] = plain(self.start_s + window.start_s)
             options["noaccurate_seek"] = None  # the frame on screen at the start began before it
         return ffmpeg.input(f"file:/dev/fd/{self.fd}", **options)
 
-    def _shift_s(self, window: Window, hears: bool, sees: bool) -> float:
+    def shift_s(self, window: Window, hears: bool, sees: bool) -> float:
         """Return where the recording begins on ffmpeg's clock for these streams; a seek sets that to zero."""
         if window.start_s > 0:
             return 0.0

@@ -1,4 +1,4 @@
-"""Which frames ffmpeg may leave undecoded, and how far those it chose then lie from their times. Pure, no I/O.
+"""Which frames may be left undecoded, and how far those that are taken then lie from their times. Pure, no I/O.
 
 About half of a usual H.264 or HEVC recording is frames that no other frame refers to. Leaving them out changes no bit
 of the others and saves two fifths of the decoding; what is taken for a moment is then the frame before or after.
@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.records import Plan, VideoStream
+from pipeline.records import MediaFacts, Plan, VideoStream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NEAR_S = 0.08
 """Frames may lie so far from their times: one audio token, by which sound and pictures are aligned."""
+NEAR_SHARE = 1 / 3
+"""A key frame may lie so far from its moment, as a share of the time between two moments, where these are so far apart
+that key frames alone are decoded."""
 
 _CODECS = frozenset({"h264", "hevc", "mpeg2video", "mpeg4"})
 """Those whose decoder tells what nothing refers to before decoding it."""
@@ -31,6 +34,13 @@ def may_skip(plan: Plan, video: VideoStream) -> bool:
         return False
     dense = 2 / video.frame_rate_hz <= NEAR_S + _SLACK_S
     return dense and video.codec in _CODECS and video.frame_rate_hz / plan.frame_rate_hz >= _SHORTEST_STEP
+
+
+def jumps(facts: MediaFacts, planned: Plan) -> bool:
+    """Return whether only key frames are decoded for a plan, as one is surely near each of its moments."""
+    if facts.key_gap_s is None or planned.frame_rate_hz is None:
+        return False
+    return facts.key_gap_s / 2 <= NEAR_SHARE / planned.frame_rate_hz
 
 
 def lead_s(video: VideoStream) -> float:
