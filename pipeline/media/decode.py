@@ -49,7 +49,7 @@ def decode(
     with opened(path, facts.first_bytes) as fd:
         reader = Reader(fd, facts, plan, time.monotonic() + timeout_s, confinement, exact)
         jumped = None
-        if key_frames_s is not None and key_frames.near_enough(key_frames_s, plan):
+        if key_frames_s is not None and key_frames.near_enough(key_frames_s, facts, plan):
             jumped = key_frames.decoded(reader, key_frames_s)
         if jumped is not None and key_frames_s is not None:
             goes_on = float(key_frames_s[-1]) > (facts.duration_s or math.inf) + MORE_S
@@ -91,8 +91,8 @@ def _passes(reader: Reader) -> list[Excerpt]:
 
 def _with_pictures(passes: list[Excerpt], jumped: KeyFrames, goes_on: bool) -> list[Excerpt]:
     """Return the windows with the frames that were decoded apart from their sound."""
-    parts = np.split(jumped.frames, len(passes))
-    seen = [replace(one, frames=part, frames_off_s=jumped.off_s) for one, part in zip(passes, parts, strict=True)]
+    pairs = zip(passes, jumped.windows, strict=True)
+    seen = [replace(one, frames=frames, frames_off_s=jumped.off_s) for one, frames in pairs]
     return [*seen[:-1], replace(seen[-1], pictures_go_on=goes_on)]
 
 

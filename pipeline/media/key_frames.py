@@ -9,6 +9,7 @@ So the cost grows with the frames that are looked at, not with the recording.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -21,6 +22,7 @@ import numpy as np
 
 from pipeline.errors import ItemError
 from pipeline.media import pictures
+from pipeline.media.headers import common_start_s
 from pipeline.media.process import Collected, Log, Sink, Spool, Taker, opened
 from pipeline.media.reader import Reader
 from pipeline.media.sandbox import CONFINED, Confinement
@@ -47,9 +49,9 @@ _TICK = re.compile(rb"^#tb 0: (\d+)/([1-9]\d*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyFrames:
-    """A frame for each of a plan's moments, (n, height, width, 3), and how far the worst lies from its moment."""
+    """The frames of each window, (n, height, width, 3), and how far the worst lies from its moment."""
 
-    frames: NDArray[np.uint8]
+    windows: list[NDArray[np.uint8]]
     off_s: float
 
 
@@ -91,10 +93,17 @@ def longest_gap_s(times_s: NDArray[np.float64]) -> float:
     return float(np.diff(times_s).max()) if len(times_s) > 1 else float("inf")
 
 
-def moments_s(plan: Plan) -> NDArray[np.float64]:
-    """Return when a plan looks, seconds of the recording."""
-    each = np.arange(plan.frames // len(plan.windows)) / (plan.frame_rate_hz or 1.0)
-    return np.concatenate([window.start_s + each for window in plan.windows])
+def moments_s(facts: MediaFacts, plan: Plan) -> list[NDArray[np.float64]]:
+    """Return when a plan looks in each window, seconds of the recording, as long as pictures claim to last."""
+    assert facts.video is not None
+    each_s = np.arange(plan.frames // len(plan.windows)) / (plan.frame_rate_hz or 1.0)
+    ends_s = math.inf
+    if facts.video.duration_s is not None:
+        ends_s = facts.video.start_s + facts.video.duration_s - common_start_s(facts.audio, facts.video)
+    return [
+        window.start_s + each_s[(each_s < window.duration_s) & (window.start_s + each_s < ends_s)]
+        for window in plan.windows
+    ]
 
 
 def nearest(times_s: NDArray[np.float64], wanted_s: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -105,46 +114,53 @@ def nearest(times_s: NDArray[np.float64], wanted_s: NDArray[np.float64]) -> NDAr
     return np.where(wanted_s - times_s[before] <= times_s[after] - wanted_s, before, after)
 
 
-def near_enough(times_s: NDArray[np.float64], plan: Plan) -> bool:
+def near_enough(times_s: NDArray[np.float64], facts: MediaFacts, plan: Plan) -> bool:
     """Return whether a key frame lies near each of the plan's moments."""
-    wanted_s = moments_s(plan)
+    wanted_s = np.concatenate(moments_s(facts, plan))
+    if not len(wanted_s) or plan.frame_rate_hz is None:
+        return False
     off_s = np.abs(times_s[nearest(times_s, wanted_s)] - wanted_s).max()
-    return plan.frame_rate_hz is not None and bool(off_s <= NEAR_SHARE / plan.frame_rate_hz)
+    return bool(off_s <= NEAR_SHARE / plan.frame_rate_hz)
 
 
 def decoded(reader: Reader, times_s: NDArray[np.float64]) -> KeyFrames | None:
-    """Return the frame for each moment, None if one of them is not whole in itself or could not be decoded."""
-    wanted_s = moments_s(reader.plan)
+    """Return the frames for the moments, None if one of them is not whole in itself or could not be decoded."""
+    by_window_s = moments_s(reader.facts, reader.plan)
+    wanted_s = np.concatenate(by_window_s)
     chosen = nearest(times_s, wanted_s)
     distinct, places = np.unique(chosen, return_inverse=True)
     with os.fdopen(os.memfd_create("key frames"), "wb") as copy, _hurried(reader):
         try:
-            if not _copied(reader, distinct, copy.fileno()):
-                return None
-            frames = _frames(reader, copy.fileno(), len(distinct))
+            frames = None
+            if _copied(reader, distinct, copy.fileno()):
+                frames = _frames(reader, copy.fileno(), len(distinct))
         except ItemError:
             return None
     if frames is None:
         return None
-    if len(distinct) < len(places):
-        all_frames = pictures.planes(len(places), *frames.shape[1:])
-        for place, frame in zip(places, all_frames, strict=True):
-            frame[:] = frames[place]
-        frames = all_frames
-    return KeyFrames(frames, float(np.abs(times_s[chosen] - wanted_s).max()))
+    ends = np.cumsum([len(window_s) for window_s in by_window_s])
+    # One that stands for two moments is in there twice.
+    parts = np.split(places, ends[:-1])
+    off_s = float(np.abs(times_s[chosen] - wanted_s).max())
+    return KeyFrames([frames[part[0] : part[-1] + 1] if _in_a_row(part) else frames[part] for part in parts], off_s)
+
+
+def _in_a_row(part: NDArray[np.int64]) -> bool:
+    """Return whether frames lie one after the other, so that a view of them does."""
+    return len(part) > 0 and bool(np.all(np.diff(part) == 1))
 
 
 def _give_packets(reader: Reader, wanted: str, format_name: str, taker: Taker) -> bool:
     """Give a taker the key frames for which an expression holds, undecoded; return whether that went well.
 
-    A demuxer that can passes over other frames.
+    The MP4 demuxer could pass over other frames by itself (`-discard nokey`), but then tells wrong times.
     """
     assert reader.facts.video is not None
     index, log = str(reader.facts.video.index), Log()
     options = {"format": format_name, "c": "copy", "bsf": f"noise=drop='not(if(key,{wanted}))'"}
 
     def outputs(names: list[str]) -> list[ffmpeg.nodes.OutputStream]:
-        return [ffmpeg.output(reader.input(_WHOLE, {"discard:v": "nokey"})[index], names[0], **options)]
+        return [ffmpeg.output(reader.input(_WHOLE)[index], names[0], **options)]
 
     # In more detail ffmpeg would tell of every packet.
     status = reader.run(outputs, [taker], log, "info")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import ffmpeg
@@ -195,7 +194,7 @@ class Reader:
         except TimedOut:
             raise ItemError("decode_timeout", "ffmpeg did not finish in time and was stopped") from None
 
-    def input(self, window: Window, more: Mapping[str, object] = MappingProxyType({})) -> ffmpeg.nodes.FilterableStream:
+    def input(self, window: Window) -> ffmpeg.nodes.FilterableStream:
         """Return the recording as ffmpeg opens it, from the key frame before a window that is not at the start."""
         options: dict[str, object] = {
             "protocol_whitelist": "file,pipe",
@@ -211,7 +210,7 @@ class Reader:
         video = self.facts.video
         if video is not None and video.alpha and video.codec in ALPHA_DECODERS:
             options["c:v"] = ALPHA_DECODERS[video.codec]
-        options |= dict(self.facts.input_options) | dict(more)
+        options |= dict(self.facts.input_options)
         if window.start_s > 0:
             options["ss"] = plain(self.start_s + window.start_s)
             options["noaccurate_seek"] = None  # the frame on screen at the start began before it
