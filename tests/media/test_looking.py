@@ -15,7 +15,6 @@ from pipeline.job import Media
 from pipeline.media.decode import decode
 from pipeline.media.ladder import SAFETY, Forecast, source_gigapixels
 from pipeline.media.looking import Looker, Pace, _check_senses
-from pipeline.media.sandbox import Confinement
 from pipeline.records import Decoded, Item, MediaFacts, Plan, Prepared
 from pipeline.work import Work
 from tests.engine.test_vllm import recording
@@ -70,7 +69,7 @@ def test_a_recording_whose_decoding_was_cut_off_is_looked_at_in_part(monkeypatch
     clip = CLIPS / "telescope_mirror.mp4"
     stopped = []
 
-    def stopped_once(path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float, _: Confinement) -> Decoded:
+    def stopped_once(path: bytes, facts: MediaFacts, plan: Plan, timeout_s: float, *_: object) -> Decoded:
         if plan.coverage == 1.0:
             stopped.append(plan)
             raise ItemError("decode_timeout", "ffmpeg did not finish in time and was stopped")
