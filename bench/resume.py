@@ -30,7 +30,7 @@ from bench.result import Figure, report
 from pipeline.job import Job, load_job
 from pipeline.part import write_part
 from pipeline.records import Item
-from pipeline.row import ARROW_SCHEMA
+from pipeline.row import ARROW_SCHEMA, SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[1]
 MOST_S = 15.0
@@ -113,8 +113,22 @@ def rows_of(items: list[Item], fingerprint: str, chance: np.random.Generator, be
         "admitted_at": started,
         "committed_at": [at + timedelta(seconds=12) for at in started],
     }
-    same = {"schema_version": 2, "media_kind": "av", "status": "ok", "degraded": False, "sla_met": True, "sla_s": 60.0}
-    same |= {"attempts": 1, "follows_row_id": None, "reason": None, "message": None, "accel_patches": []}
+    same = {
+        "schema_version": SCHEMA_VERSION,
+        "media_kind": "av",
+        "status": "ok",
+        "degraded": False,
+        "sla_met": True,
+        "sla_s": 60.0,
+    }
+    same |= {
+        "attempts": 1,
+        "follows_row_id": None,
+        "duplicate_of": None,
+        "reason": None,
+        "message": None,
+        "accel_patches": [],
+    }
     for field in ARROW_SCHEMA:
         if field.name in same:
             columns[field.name] = pa.array([same[field.name]] * count, field.type)
@@ -153,7 +167,7 @@ def measure(job_file: Path) -> Measured:
     marks.append(time.monotonic())
     resolved = resolve(job)
     marks.append(time.monotonic())
-    ledger = read_ledger(job.output.path)
+    ledger = read_ledger(job.output.path, contents_of=resolved.fingerprint)
     check_fingerprints(ledger, resolved.fingerprint, job.output.on_change)
     marks.append(time.monotonic())
     first = Worklist(resolved, ledger, Tally()).first()
