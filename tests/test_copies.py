@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,9 +22,9 @@ from pipeline.ledger import Todo, read_ledger
 from pipeline.records import Completion, Item, Phases, Prepared
 from pipeline.row import VerdictRow
 from pipeline.sink import Sink
-from pipeline.verdict import build_row
+from pipeline.verdict import Outcome, build_row, parse_answer
 from tests.test_driver import GOOD, READY, Scripted, drive
-from tests.test_verdict import FACTS
+from tests.test_verdict import FACTS, POLICY, routing
 
 OWN = {"row_id", "duplicate_of", "item_id", "uri", "status", "admitted_at", "committed_at", "sla_met"}
 
@@ -62,7 +63,7 @@ class Place:
         assert known is not None
         copies = Copies(self.folder / "out", known)
         sink = Sink(self.folder / "out", f"run-{fingerprint}", rows_per_part=100, commit_every_s=0.5)
-        facts = replace(FACTS, fingerprint=fingerprint)
+        facts = replace(more.pop("facts", FACTS), fingerprint=fingerprint)
         try:
             return drive(self.folder, self.workers, count, sink=sink, facts=facts, copies=copies, **more)
         finally:
@@ -78,9 +79,6 @@ class Place:
 
 
 def a_row(item_id: str, content: str, **changes: Any) -> VerdictRow:
-    from pipeline.verdict import Outcome, parse_answer
-    from tests.test_verdict import POLICY
-
     prepared = replace(READY, content_sha256=hashlib.sha256(content.encode()).hexdigest(), content_bytes=1)
     outcome = Outcome(prepared=prepared, attempts=1, answer=parse_answer(GOOD, POLICY), completion=GOOD)
     item = Item(item_id, f"/{item_id}", b"/", 1, 1, "key")
@@ -283,6 +281,17 @@ def test_a_part_that_cannot_be_read_back_leads_to_a_look(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(copies_module.KnownRows, "find", broken)
     assert statuses(place.run(3)) == {"ok": 3}
+
+
+def test_the_journal_calls_a_copy_that_goes_to_a_person_routed(tmp_path: Path) -> None:
+    place = Place(tmp_path, same_for(2))
+    rows = place.run(2, facts=routing(0.95))
+    assert statuses(rows) == {"ok": 1, "duplicate": 1}
+    assert {(row.verdict, row.model_verdict, row.reason) for row in rows.values()} == {
+        ("review", "pass", "low_confidence")
+    }
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [event["event"] for event in events] == ["item_routed"] * 2
 
 
 def test_the_end_of_the_engine_ends_who_waits_too(tmp_path: Path) -> None:
