@@ -162,9 +162,9 @@ class KnownRows:
         """
         for part in parts:
             table = self._table(part)
-            for place in _places(table, digest, self._fingerprint):
+            for place in _places(table, digest):
                 row = VerdictRow.model_validate(table.slice(place, 1).to_pylist()[0])
-                if may_be_taken_over(row):
+                if row.fingerprint == self._fingerprint and may_be_taken_over(row):
                     return row
         return None
 
@@ -186,9 +186,10 @@ class KnownRows:
         return self._held[key]
 
 
-def _places(table: Any, digest: str, fingerprint: str) -> list[int]:
+def _places(table: Any, digest: str) -> list[int]:
     if table is None:
         return []
-    same = pc.and_(pc.equal(table.column("content_sha256"), digest), pc.equal(table.column("fingerprint"), fingerprint))
-    places: list[int] = pc.indices_nonzero(pc.fill_null(same, False)).to_pylist()
+    # Of a bare string Arrow would guess the type, each time by looking for pandas.
+    same = pc.equal(table.column("content_sha256"), pa.scalar(digest, pa.string()))
+    places: list[int] = pc.indices_nonzero(same).to_pylist()
     return places
