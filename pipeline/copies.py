@@ -32,7 +32,8 @@ class Copies:
         self._first: dict[str, int] = {}  # item_id -> the size that it is the first of
         self._uncommitted: dict[str, VerdictRow] = {}  # by content
         self._reading = asyncio.Lock()
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # by item_id
+        self._readers: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, asyncio.Task[None]] = {}  # by item_id
 
     def may_be_one(self, item: Item) -> bool:
         """Return whether the item may be a copy, and is to be hashed before it is looked at."""
@@ -53,9 +54,11 @@ class Copies:
             answer.set_result(row)
         elif parts := self._contents.parts(content):
             self._under_way[content] = answer
-            self._tasks[item.item_id] = asyncio.create_task(self._read(content, parts))
+            reader = asyncio.create_task(self._read(content, parts))
+            self._readers.add(reader)
+            reader.add_done_callback(self._readers.discard)
         elif (first := self._unhashed.get(item.size_bytes or 0)) is not None:
-            self._tasks[item.item_id] = asyncio.create_task(self._claim_after(first, item, content, answer))
+            self._waiting[item.item_id] = asyncio.create_task(self._claim_after(first, item, content, answer))
         else:
             self._lead(item.item_id, content, answer)
             return None
@@ -80,7 +83,7 @@ class Copies:
         row: VerdictRow | None = None
         try:
             await asyncio.wait({first})
-            del self._tasks[item.item_id]
+            del self._waiting[item.item_id]
             if (other := self.claim(item, content)) is not None:
                 await asyncio.wait({other})
                 row = other.result()
@@ -98,8 +101,8 @@ class Copies:
 
     def ended(self, item_id: str, row: VerdictRow | None = None) -> None:
         """Note the row that an item came to, or that it came to none; to say so twice is no error."""
-        if (task := self._tasks.pop(item_id, None)) is not None:
-            task.cancel()
+        if (waiting := self._waiting.pop(item_id, None)) is not None:
+            waiting.cancel()  # it has ended: it can lead no more
         self.looked_at(item_id, None)
         if row is not None and (row.duplicate_of is not None or not may_be_taken_over(row)):
             row = None

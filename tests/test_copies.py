@@ -67,7 +67,7 @@ class Place:
         try:
             return drive(self.folder, self.workers, count, sink=sink, facts=facts, copies=copies, **more)
         finally:
-            left = copies._under_way, copies._led, copies._unhashed, copies._first, copies._tasks
+            left = copies._under_way, copies._led, copies._unhashed, copies._first, copies._waiting, copies._readers
             assert not any(left)
 
     def earlier(self, *rows: VerdictRow) -> None:
