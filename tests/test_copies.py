@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,7 +68,7 @@ class Place:
             return drive(self.folder, self.workers, count, sink=sink, facts=facts, copies=copies, **more)
         finally:
             left = copies._under_way, copies._led, copies._unhashed, copies._first, copies._waiting, copies._readers
-            assert not any(left)
+            assert not any(left) and not copies._uncommitted
 
     def earlier(self, *rows: VerdictRow) -> None:
         """Leave rows of a run before."""
@@ -304,6 +304,53 @@ def test_the_end_of_the_engine_ends_who_waits_too(tmp_path: Path) -> None:
     place.answer = answer
     with pytest.raises(EngineLost, match="it died"):
         place.run(4, most_items=4)
+
+
+def numbered(count: int) -> list[Item]:
+    return [Item(f"item{number}", f"/{number}", b"/", 7, 1, "key") for number in range(count)]
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def on_the_loop(folder: Path, steps: Callable[[Copies], Coroutine[Any, Any, None]]) -> None:
+    async def begin() -> None:
+        async with asyncio.timeout(5.0):
+            await steps(Copies(folder, Contents(FACTS.fingerprint)))
+
+    asyncio.run(begin())
+
+
+def test_an_item_that_has_ended_leads_nobody_when_the_content_it_waited_for_is_known(tmp_path: Path) -> None:
+    async def steps(copies: Copies) -> None:
+        first, impatient, later = numbered(3)
+        assert not copies.may_be_one(first) and copies.may_be_one(impatient)
+        answer = copies.claim(impatient, digest("x"))
+        assert answer is not None
+        await asyncio.sleep(0)
+        copies.ended(impatient.item_id)
+        copies.looked_at(first.item_id, digest("y"))
+        assert await answer is None
+        assert copies.claim(later, digest("x")) is None
+
+    on_the_loop(tmp_path, steps)
+
+
+@pytest.mark.parametrize(
+    "row", [a_row("item0", "y"), a_row("item0", "x", duplicate_of="another"), a_row("item0", "x", status="error"), None]
+)
+def test_what_is_no_answer_to_the_content_itself_is_told_to_nobody(tmp_path: Path, row: VerdictRow | None) -> None:
+    async def steps(copies: Copies) -> None:
+        first, waiting, later = numbered(3)
+        assert copies.claim(first, digest("x")) is None
+        answer = copies.claim(waiting, digest("x"))
+        assert answer is not None
+        copies.ended(first.item_id, row)
+        assert await answer is None
+        assert copies.claim(later, digest("x")) is None
+
+    on_the_loop(tmp_path, steps)
 
 
 def test_without_an_index_of_contents_copies_are_screened(tmp_path: Path) -> None:
