@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipeline import copies as copies_module
-from pipeline.contents import Contents
+from pipeline.contents import Contents, KnownRows
 from pipeline.copies import Copies
 from pipeline.errors import EngineLost, ItemError
 from pipeline.ledger import Todo, read_ledger
@@ -279,7 +278,7 @@ def test_a_part_that_cannot_be_read_back_leads_to_a_look(tmp_path: Path, monkeyp
     def broken(*_: object) -> None:
         raise OSError("damaged part")
 
-    monkeypatch.setattr(copies_module.KnownRows, "find", broken)
+    monkeypatch.setattr(KnownRows, "find", broken)
     assert statuses(place.run(3)) == {"ok": 3}
 
 
