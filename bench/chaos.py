@@ -92,7 +92,8 @@ def real(folder: Path, items: int) -> Path:
         one = found[number % len(found)]
         shutil.copy(one, clips / f"{number:05d}{one.suffix}")
     job = yaml.safe_load((ROOT / "jobs" / "demo.yaml").read_text(encoding="utf-8"))
-    return _write_job(folder, clips, {name: job[name] for name in ("engine", "media")})
+    source = {"paths": [str(clips)], "duplicates": "screen"}
+    return _write_job(folder, clips, {name: job[name] for name in ("engine", "media")} | {"source": source})
 
 
 def _write_job(folder: Path, clips: Path, settings: dict[str, Any]) -> Path:

@@ -28,7 +28,7 @@ def run(folder: Path, clips: int) -> tuple[dict[str, Any], list[dict[str, Any]]]
     """Screen generated clips with the demo's settings; return run.json and the rows."""
     make_clips(folder / "clips", clips)
     job = yaml.safe_load((ROOT / "jobs" / "demo.yaml").read_text(encoding="utf-8"))
-    job |= {"name": "first-run", "source": {"paths": ["clips"]}, "output": {"path": "out"}}
+    job |= {"name": "first-run", "source": {"paths": ["clips"], "duplicates": "screen"}, "output": {"path": "out"}}
     job |= {"policy": str(ROOT / "jobs" / "policies" / "demo.yaml"), "accept": {}}
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(job), encoding="utf-8")

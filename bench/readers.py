@@ -185,7 +185,8 @@ def a_row(item_id: str, chance: random.Random, follows: str | None = None) -> Ve
         **dict.fromkeys(("audio_tokens", "video_tokens", "frames", "prompt_tokens", "output_tokens"), 200),
         **dict.fromkeys(("run_id", "job_name", "policy_id", "policy_version", "model", "engine"), "bench"),
         **dict.fromkeys(("reason", "message")),
-        "row_id": uuid4().hex, "follows_row_id": follows, "item_id": item_id, "uri": f"/recordings/{item_id}.mp4",
+        "row_id": uuid4().hex, "follows_row_id": follows, "duplicate_of": None, "item_id": item_id,
+        "uri": f"/recordings/{item_id}.mp4",
         "source_key": digest[:32], "content_sha256": digest, "media_kind": "av", "status": "ok", "degraded": False,
         "verdict": chance.choice(("pass", "review", "reject")), "model_verdict": "pass", "confidence": chance.random(),
         "labels": labels, "rationale": " ".join(chance.choices(_WORDS, k=40)), "attempts": 1, "coverage": 1.0,
@@ -231,7 +232,7 @@ def screen(folder: Path, clips: int) -> tuple[Path, Path]:
         original = originals[number % len(originals)]
         shutil.copy(original, folder / "clips" / f"{number:04d}_{original.name}")
     job = yaml.safe_load((ROOT / "jobs" / "demo.yaml").read_text(encoding="utf-8"))
-    job |= {"name": "readers", "source": {"paths": ["clips"]}, "output": {"path": "out"}}
+    job |= {"name": "readers", "source": {"paths": ["clips"], "duplicates": "screen"}, "output": {"path": "out"}}
     job |= {"policy": str(ROOT / "jobs" / "policies" / "demo.yaml"), "accept": {"error_share": 1.0, "late_share": 1.0}}
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(job), encoding="utf-8")

@@ -121,7 +121,14 @@ def rows_of(items: list[Item], fingerprint: str, chance: np.random.Generator, be
         "sla_met": True,
         "sla_s": 60.0,
     }
-    same |= {"attempts": 1, "follows_row_id": None, "reason": None, "message": None, "accel_patches": []}
+    same |= {
+        "attempts": 1,
+        "follows_row_id": None,
+        "duplicate_of": None,
+        "reason": None,
+        "message": None,
+        "accel_patches": [],
+    }
     for field in ARROW_SCHEMA:
         if field.name in same:
             columns[field.name] = pa.array([same[field.name]] * count, field.type)
@@ -160,7 +167,7 @@ def measure(job_file: Path) -> Measured:
     marks.append(time.monotonic())
     resolved = resolve(job)
     marks.append(time.monotonic())
-    ledger = read_ledger(job.output.path)
+    ledger = read_ledger(job.output.path, contents_of=resolved.fingerprint)
     check_fingerprints(ledger, resolved.fingerprint, job.output.on_change)
     marks.append(time.monotonic())
     first = Worklist(resolved, ledger, Tally()).first()

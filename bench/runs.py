@@ -49,7 +49,8 @@ def screen(
     run did not end by itself.
     """
     job = yaml.safe_load(DEMO_JOB.read_text(encoding="utf-8"))
-    job |= {"name": name, "source": {"paths": [str(path) for path in sources]}}
+    # What is measured is screening: files that happen to be equal are all screened.
+    job |= {"name": name, "source": {"paths": [str(path) for path in sources], "duplicates": "screen"}}
     job |= {"policy": str(ROOT / "jobs" / "policies" / "demo.yaml"), "output": {"path": str(folder / name)}}
     job |= {"accept": {"error_share": 1.0, "late_share": 1.0}}
     file = folder / f"{name}.yaml"

@@ -1,6 +1,7 @@
 """What driver, Ray and sink can carry: `python -m bench.throughput [--items 20000]`.
 
 A rehearsal with an instant front end and engine: what is left is listing, admission, hand-over, rows and parts. The
+files have a size each, as recordings do; with --same-size each might be a copy and is hashed ahead of its look. The
 driver's memory goes up and down with the part that is open; what counts is its median while a thousand items are done,
 around the 5 000th and before the last.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -30,12 +32,15 @@ MOST_GROWTH = 0.05
 FIRST_LOOK, WINDOW = 5000, 1000
 
 
-def run(folder: Path, items: int) -> tuple[dict[str, Any], list[tuple[int, int]], float]:
+def run(folder: Path, items: int, same_size: bool) -> tuple[dict[str, Any], list[tuple[int, int]], float]:
     """Rehearse so many items; return run.json, (rows, driver's resident bytes) over time, and its CPU seconds."""
     clips = folder / "clips"
     clips.mkdir()
     for number in range(items):
-        (clips / f"{number:06d}.wav").write_bytes(b"%d" % number)
+        path = clips / f"{number:06d}.wav"
+        path.write_bytes(b"%06d" % number)
+        if not same_size:
+            os.truncate(path, 1000 + number)
     job = {
         "name": "throughput",
         "source": {"paths": ["clips"]},
@@ -82,9 +87,10 @@ def figures(items: int, summary: dict[str, Any], seen: list[tuple[int, int]], cp
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.throughput", description=__doc__)
     parser.add_argument("--items", type=int, default=20_000)
+    parser.add_argument("--same-size", action="store_true", help="all files have one size: each is hashed ahead")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="l1-throughput-") as folder:
-        found = figures(options.items, *run(Path(folder), options.items))
+        found = figures(options.items, *run(Path(folder), options.items, options.same_size))
     return report("throughput", found)
 
 

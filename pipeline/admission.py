@@ -140,6 +140,7 @@ class Admission:
         self._store_bytes = store_bytes
         self._reserve_bytes = reserve_bytes
         self._flying: dict[str, _InFlight] = {}
+        self._lent: set[str] = set()
         self._costs: deque[int] = deque(maxlen=_RECENT)
         self._prompts_bytes: deque[int] = deque(maxlen=_RECENT)
         self._speed = _Speed(most_items)
@@ -166,8 +167,18 @@ class Admission:
         return next((what for what, full in over.items() if full), None) if self._flying else None
 
     def admitted(self, item: str) -> None:
-        """Give an item its credit; it keeps it until `finished`."""
+        """Give an item its credit, or one that it lent back; it keeps it until `finished`."""
+        self._lent.discard(item)
         self._flying[item] = _InFlight()
+
+    def lend(self, item: str) -> None:
+        """Let others use the credit of an item that waits for the answer to another one.
+
+        Should that not come, all such items need the engine: as many may have lent theirs as may be in flight.
+        """
+        if item in self._flying and len(self._lent) < self._most_items:
+            del self._flying[item]
+            self._lent.add(item)
 
     def known(self, item: str, tokens: int, prompt_bytes: int, now_s: float) -> None:
         """Note that an item goes to the engine now, and the engine tokens and store bytes it takes."""
@@ -183,6 +194,7 @@ class Admission:
 
         An item that never came to the engine teaches nothing. One that is not in flight is no error.
         """
+        self._lent.discard(item)
         together = self._in_engine()
         was_full = 2 * len(self._flying) >= self._items_cap
         ended = self._flying.pop(item, None)

@@ -18,11 +18,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline.admission import Admission, Lanes
+from pipeline.copies import Copies
 from pipeline.deadline import ItemClock
 from pipeline.errors import WorkersLost
 from pipeline.events import EventLog
 from pipeline.hardware.memory import available_bytes
-from pipeline.ledger import Todo
+from pipeline.ledger import Todo, is_good
 from pipeline.media.ladder import Forecast
 from pipeline.progress import Tally
 from pipeline.records import Item, LedgerEntry, Phases, Prepared
@@ -53,11 +54,13 @@ class _Again:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What decides when an item may be started; `free_bytes` tells the host's free memory."""
+    """What decides when an item may be started, and with `copies` whether it needs a look of its own; `free_bytes`
+    tells the host's free memory."""
 
     admission: Admission
     lanes: Lanes
     free_bytes: Callable[[], int] = available_bytes
+    copies: Copies | None = None
 
 
 class Driver:
@@ -76,7 +79,8 @@ class Driver:
         now: Callable[[], datetime],
     ) -> None:
         self._workers = workers
-        self._screener = Screener(workers, facts.policy, events)
+        self._screener = Screener(workers, facts.policy, events, intake.copies)
+        self._copies = intake.copies
         self._sink = sink
         self._facts = facts
         self._tally = tally
@@ -192,6 +196,8 @@ class Driver:
         self._tally.in_flight = len(self._tasks)
         self._admission.finished(item.item_id, time.monotonic(), answered=False)
         self._lanes.dropped(item.item_id)
+        if self._copies is not None:
+            self._copies.ended(item.item_id)
         self._room.set()
         self._keep_failure(task)
 
@@ -209,6 +215,17 @@ class Driver:
     def _learn_answer(self, outcome: Outcome) -> None:
         if outcome.phases.generate_s is not None:
             self._generate_s[outcome.prepared.short_answer].append(outcome.phases.generate_s)
+
+    def waits(self, item: Item) -> None:
+        """Let others use the credit and the lane of an item that waits for another one's answer."""
+        self._admission.lend(item.item_id)
+        self._lanes.dropped(item.item_id)
+        self._room.set()
+
+    def goes_on(self, item: Item) -> None:
+        """Give credit and lane back to an item that has waited in vain."""
+        self._admission.admitted(item.item_id)
+        self._lanes.started(item.item_id, item.size_bytes or 0, _suffix(item))
 
     def prepared(self, item: Item, prepared: Prepared) -> None:
         """Learn what the front end took for an item, and what the engine will."""
@@ -234,6 +251,8 @@ class Driver:
             self._admission.finished(item.item_id, time.monotonic(), answered=outcome.completion is not None)
             row = build_row(item, outcome, self._facts, clock.admitted_at, todo.follows_row_id)
             self._sink.add(row, todo.replaces)
+            if self._copies is not None:
+                self._copies.ended(item.item_id, row)
         except WorkersLost:
             raise
         except Exception as error:
@@ -267,6 +286,8 @@ class Driver:
     def _note(self, rows: list[Any]) -> None:
         for row in rows:
             self._tally.count(row)
+            if self._copies is not None:
+                self._copies.committed(row, self._sink.part_of(row))
             replaced = self._lost.pop(row.follows_row_id or "", None)
             if replaced is not None:
                 self._tally.take_back(replaced)
@@ -293,6 +314,6 @@ def _suffix(item: Item) -> str:
 
 def _event(row: VerdictRow) -> str:
     """Return how the journal calls what became of an item that has a reason."""
-    if row.status != "ok":
+    if not is_good(row.status):
         return "item_failed"
     return "item_degraded" if row.degraded else "item_routed"

@@ -60,23 +60,26 @@ class FrontEnd:
         self._work = Work(0.0)
         self._looker = Looker(setup.media, setup.limits, setup.token_budget)
 
+    def fetch(self, item: Item, _: str, budget_s: float) -> Prepared:
+        """Return what is known of the item when its bytes have been read, for `prepare`. Never raises."""
+        work = self._work = Work(budget_s)
+        return _guarded(work, lambda: learn_content(item, work))[0]
+
     def prepare(
-        self, item: Item, request_id: str, budget_s: float, forecast: Forecast | None = None
+        self,
+        item: Item,
+        request_id: str,
+        budget_s: float,
+        forecast: Forecast | None = None,
+        fetched: Prepared | None = None,
     ) -> tuple[Prepared, Any]:
         """Return what is known of the item, and its prompt or None if the item failed.
 
         `budget_s` is the time left for the item; probe and decode are cut at it. With a forecast, less is looked at
-        if the whole would take longer. Never raises.
+        if the whole would take longer. What was `fetched` is not read for its content again. Never raises.
         """
-        work = self._work = Work(budget_s)
-        try:
-            prompt = self._steps(item, request_id, work, forecast)
-        except ItemError as error:
-            return work.failed(error.code, error.message), None
-        except Exception as error:
-            # The last net: what nobody foresaw costs this item, not the worker.
-            return work.failed("internal_error", f"{type(error).__name__}: {str(error)[:300]}"), None
-        return work.prepared, prompt
+        work = self._work = Work(budget_s, fetched)
+        return _guarded(work, lambda: self._steps(item, request_id, work, forecast))
 
     def so_far(self) -> Prepared:
         """Return what is known of the item under way, with the seconds of its phases up to now; for another thread."""
@@ -88,9 +91,12 @@ class FrontEnd:
         return self.renderer.render("warm-up", facts, chosen, decoded, 2.0).prompt
 
     def _steps(self, item: Item, request_id: str, work: Work, forecast: Forecast | None) -> Any:
-        digest = work.timed("fetch_s", lambda: fetch(item.path, work.left_s))
-        work.learn(content_sha256=digest)
+        if work.prepared.content_sha256 is None:
+            learn_content(item, work)
         seen = self._looker.look(item, work, forecast)
+        if file_state(item.path) != work.prepared.file_state:
+            # Its digest may be another content's than what was seen, and the answer is handed on by the digest.
+            work.learn(content_sha256=None, content_bytes=None)
         tokens = expected_tokens(seen.decoded, seen.plan)
         work.learn(audio_tokens=tokens.audio, video_tokens=tokens.video)
         looked_at = seen.facts, seen.plan, seen.decoded, seen.duration_s
@@ -100,23 +106,52 @@ class FrontEnd:
         return rendered.prompt
 
 
-def fetch(path: bytes, left_s: Callable[[], float]) -> str:
-    """Return the SHA-256 (hex) of the file's bytes; the file is checked before it is opened.
+def _guarded(work: Work, steps: Callable[[], Any]) -> tuple[Prepared, Any]:
+    """Return what is known after some steps and what they came to, or why they failed and None."""
+    try:
+        result = steps()
+    except ItemError as error:
+        return work.failed(error.code, error.message), None
+    except Exception as error:
+        # The last net: what nobody foresaw costs this item, not the worker.
+        return work.failed("internal_error", f"{type(error).__name__}: {str(error)[:300]}"), None
+    return work.prepared, result
+
+
+def learn_content(item: Item, work: Work) -> None:
+    """Read the item's file and learn its digest and the state it was in before. Raises ItemError."""
+    state = file_state(item.path)
+    digest, size = work.timed("fetch_s", lambda: fetch(item.path, work.left_s))
+    work.learn(content_sha256=digest, content_bytes=size, file_state=state)
+
+
+def file_state(path: bytes) -> tuple[int, ...] | None:
+    """Return numbers that differ as soon as a file was written to or another one took its place, None without one."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def fetch(path: bytes, left_s: Callable[[], float]) -> tuple[str, int]:
+    """Return the SHA-256 (hex) of the file's bytes and how many they are; the file is checked before it is opened.
 
     Raises ItemError, `deadline` as soon as `left_s` says that no time is left.
     """
     check_file(path)
-    digest = hashlib.sha256()
+    digest, size = hashlib.sha256(), 0
     with opened(path) as fd:
         try:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
             while chunk := os.read(fd, _READ_BYTES):
                 digest.update(chunk)
+                size += len(chunk)
                 if left_s() <= 0:
                     raise ItemError("deadline", "the item's time was over before its file was read")
         except OSError as error:
             raise ItemError("source_unreadable", f"reading the file failed: {error.strerror}") from error
-    return digest.hexdigest()
+    return digest.hexdigest(), size
 
 
 def _prompt_bytes(decoded: Decoded) -> int:

@@ -31,6 +31,10 @@ class Source(Settings):
     """File names taken from folders, as shell patterns; names that begin with a dot are never taken."""
     exclude: tuple[str, ...] = ()
     """File names left out of folders, as shell patterns."""
+    duplicates: Literal["reuse", "screen"] = "reuse"
+    """What becomes of a file whose bytes equal those of another one that has, or is about to get, an answer by the same
+    policy, model and settings: it takes that over in a row with `status` `duplicate`, or it is screened like any
+    other. What was looked at less closely for lack of time is never taken over."""
 
     @model_validator(mode="after")
     def _something_to_list(self) -> Self:

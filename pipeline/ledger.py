@@ -16,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.contents import COLUMNS as CONTENT_COLUMNS
+from pipeline.contents import Contents
 from pipeline.errors import REASONS, JobError
-from pipeline.records import Item, LedgerEntry, Status
+from pipeline.records import GOOD_STATUSES, Item, LedgerEntry, Status
 from pipeline.row import ARROW_SCHEMA
 from pipeline.source import id_key
 
@@ -56,9 +58,13 @@ class Skip:
 
 
 class Ledger:
-    """An index of all rows by item, about 200 bytes per row; filled once by `read_ledger`."""
+    """An index of all rows by item, about 200 bytes per row; filled once by `read_ledger`.
 
-    def __init__(self) -> None:
+    `contents` is the index by content, None if it was not asked for.
+    """
+
+    def __init__(self, contents: Contents | None = None) -> None:
+        self.contents = contents
         self._heads: dict[bytes, int] = {}  # id_key -> the item's latest row
         self._earlier = array("i")  # row -> the same item's row before it, -1 if none
         self._committed_us = array("q")
@@ -142,7 +148,9 @@ class Ledger:
         self._part_starts.append(self.rows())
 
     def _add(self, batch: Any) -> None:
-        """Take in a record batch of _COLUMNS and _DESCRIBING."""
+        """Take in a record batch of _COLUMNS and _DESCRIBING, and CONTENT_COLUMNS if contents are indexed."""
+        if self.contents is not None:
+            self.contents.add_batch(self._parts[-1], batch)
         self._row_ids.extend(batch.column("row_id"))
         self._source_keys.extend(batch.column("source_key"))
         self._committed_us.extend(batch.column("committed_at").cast(pa.int64()).to_pylist())
@@ -218,12 +226,14 @@ class _Texts:
         return self._data[self._ends[place] : self._ends[place + 1]].decode()
 
 
-def read_ledger(folder: Path) -> Ledger:
+def read_ledger(folder: Path, contents_of: str | None = None) -> Ledger:
     """Return the index of every `part-*.parquet` of an output folder; an absent folder is an empty ledger.
 
-    Raises JobError naming the part that cannot be read, is no part of this pipeline, or repeats an item.
+    `contents_of` is the fingerprint whose rows are to be found by content, too. Raises JobError naming the part that
+    cannot be read, is no part of this pipeline, or repeats an item.
     """
-    ledger = Ledger()
+    ledger = Ledger(None if contents_of is None else Contents(contents_of))
+    columns = {*_COLUMNS, *_DESCRIBING, *(CONTENT_COLUMNS if ledger.contents is not None else ())}
     for path in sorted(folder.glob("part-*.parquet")):
         ledger._start_part(path.name)
         try:
@@ -232,7 +242,7 @@ def read_ledger(folder: Path) -> Ledger:
                     raise JobError(
                         f"{path} has other columns than this version writes; move it away, or use another output.path"
                     )
-                for batch in file.iter_batches(batch_size=65_536, columns=_COLUMNS + _DESCRIBING):
+                for batch in file.iter_batches(batch_size=65_536, columns=list(columns)):
                     ledger._add(batch)
         except (pa.ArrowException, OSError) as error:
             cause = str(error).splitlines()[0]
@@ -273,7 +283,7 @@ def check_fingerprints(ledger: Ledger, fingerprint: str, on_change: OnChange, de
 
 def is_good(status: Status) -> bool:
     """Return whether a row of this status rests on the recording."""
-    return status in ("ok", "gated", "duplicate")
+    return status in GOOD_STATUSES
 
 
 def is_final(row: LedgerEntry | Facts, retry: Retry = "errors") -> bool:

@@ -13,7 +13,7 @@ from pipeline.atomic import write_atomic
 from pipeline.row import ARROW_SCHEMA
 
 _MAGIC = b"PAR1"
-_UNIQUE = {"row_id", "follows_row_id", "item_id", "uri", "source_key", "content_sha256", "rationale"}
+_UNIQUE = {*("row_id", "follows_row_id", "duplicate_of", "item_id", "uri", "source_key", "content_sha256", "rationale")}
 _REPEATING = [name for name in ARROW_SCHEMA.names if name not in _UNIQUE]
 
 

@@ -68,8 +68,9 @@ class Tally:
         if row.reason is not None:
             self.reasons[row.reason] += 1
         self._time(row)
-        self.audio_tokens += row.audio_tokens
-        self.video_tokens += row.video_tokens
+        if row.duplicate_of is None:  # else another row's
+            self.audio_tokens += row.audio_tokens
+            self.video_tokens += row.video_tokens
         for phase in PHASES:
             self.phase_s[phase] = self.phase_s.get(phase, 0.0) + (getattr(row, f"{phase}_s") or 0.0)
 

@@ -13,6 +13,8 @@ MediaKind = Literal["audio", "video", "av", "image"]
 Verdict = Literal["pass", "review", "reject"]
 Status = Literal["ok", "gated", "duplicate", "deadline", "error"]
 
+GOOD_STATUSES: tuple[Status, ...] = ("ok", "gated", "duplicate")
+"""Those of rows that rest on the recording."""
 VERDICTS: tuple[Verdict, ...] = ("pass", "review", "reject")
 SAMPLE_RATE_HZ = 16_000
 
@@ -164,11 +166,14 @@ class Prepared:
     """What the front end knows of an item, without the tensors; `error` is set when there is nothing to ask.
 
     `prompt_bytes` is about what the prompt takes in the object store. `lesser_look` says what was given up so that
-    the item can be answered in its time, None if nothing; `short_answer` asks the engine for one.
+    the item can be answered in its time, None if nothing; `short_answer` asks the engine for one. `file_state` is what
+    `front_end.file_state` said of the file before it was hashed.
     """
 
     phases: Phases
     content_sha256: str | None = None
+    content_bytes: int | None = None
+    file_state: tuple[int, ...] | None = None
     facts: MediaFacts | None = None
     duration_s: float | None = None
     plan: Plan | None = None

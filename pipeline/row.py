@@ -41,6 +41,10 @@ class VerdictRow(BaseModel):
     """Identity of this row, 32 hex digits."""
     follows_row_id: str | None
     """The row that this one replaces or, with `on_change: append`, follows."""
+    duplicate_of: str | None
+    """With `status` `duplicate`: the row_id of the row whose answer this one takes over, because its recording had the
+    same bytes and it the same fingerprint; never that of another duplicate. All that is said of the recording and its
+    answer, tokens included, is that row's; item, times, attempts and run are this one's own. Null otherwise."""
     item_id: str
     """The manifest's id, or one derived from the uri."""
     uri: str
@@ -48,7 +52,9 @@ class VerdictRow(BaseModel):
     source_key: str
     """Digest of uri, size and modification time: which state of the file was listed."""
     content_sha256: str | None
-    """SHA-256 of the file's bytes, hex; null if they could not be read."""
+    """SHA-256 of the file's bytes, hex; null if they could not be read, or changed while the file was looked at."""
+    content_bytes: Count | None
+    """How many these are; null where content_sha256 is."""
     media_kind: MediaKind | None
     """What the file is; null if that is unknown."""
     duration_s: Seconds | None
@@ -66,7 +72,8 @@ class VerdictRow(BaseModel):
     rationale: str | None
     """What was heard and seen, in the policy's language. Text of a model about foreign content: show, never run."""
     status: Status
-    """How the row came about; only `ok`, `gated` and `duplicate` rest on the recording."""
+    """How the row came about; only `ok`, `gated` and `duplicate` rest on the recording, `duplicate` through a look at
+    another file of the same content."""
     degraded: bool
     """True if less was looked at than the job asks for, or part of the recording was lost."""
     reason: str | None
@@ -111,7 +118,7 @@ class VerdictRow(BaseModel):
     render_s: Seconds | None
     """Features and tokens."""
     wait_s: Seconds | None
-    """Waiting for the engine, hand-over included."""
+    """Waiting for the engine, hand-over included, and for the answer to another file of the same content."""
     prefill_s: Seconds | None
     """From the engine's start on the prompt to the first token."""
     generate_s: Seconds | None
@@ -146,6 +153,7 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("degraded", "sla_met"), pa.bool_()),
     **dict.fromkeys(("admitted_at", "committed_at"), _STAMP),
     **dict.fromkeys(("confidence", "coverage"), pa.float32()),
+    "content_bytes": pa.int64(),
     "duration_s": pa.float64(),
     "frame_rate_hz": pa.float64(),
     "sla_s": pa.float64(),

@@ -25,6 +25,7 @@ from pipeline import stopping
 from pipeline.admission import Admission, Lanes
 from pipeline.atomic import write_json_atomic
 from pipeline.canary import NO_CANARIES, Report, as_facts, ask_canaries, failure_table
+from pipeline.copies import Copies
 from pipeline.deadline import ItemClock
 from pipeline.driver import Driver, Intake
 from pipeline.errors import EngineLost, JobError, WorkersLost
@@ -86,7 +87,8 @@ def run_job(job: Job, console: Console, selection: Selection = EVERYTHING) -> in
     unconfined = check_sandbox(job.front_end.sandbox) if job.rehearsal is None else None
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     with lock_output(job.output.path, run_id) as dead:
-        ledger = read_ledger(job.output.path)
+        reuse = job.source.duplicates == "reuse"
+        ledger = read_ledger(job.output.path, contents_of=resolved.fingerprint if reuse else None)
         model = resolved.model
         about = describe(resolved.policy.id, resolved.policy.version, model)
         check_fingerprints(ledger, resolved.fingerprint, job.output.on_change, about)
@@ -270,7 +272,7 @@ async def _drive(
         _run_facts(resolved, run_id, workers.description),
         tally,
         events,
-        intake=_intake(resolved),
+        intake=_intake(resolved, worklist),
         commit_every_s=job.output.commit_every_s,
         now=now,
     )
@@ -314,7 +316,7 @@ async def _show(progress: Progress, tally: Tally) -> None:
         await asyncio.sleep(_REFRESH_S)
 
 
-def _intake(resolved: Resolved) -> Intake:
+def _intake(resolved: Resolved, worklist: Worklist) -> Intake:
     """Return what admits items: two rounds of the engine's at most, far fewer until it has shown its speed."""
     admission = Admission(
         sla_s=resolved.job.sla.per_item_s,
@@ -323,7 +325,9 @@ def _intake(resolved: Resolved) -> Intake:
         store_bytes=_PROMPTS_BYTES,
         reserve_bytes=max(_RESERVE_BYTES, round(_RESERVE_SHARE * total_bytes())),
     )
-    return Intake(admission, Lanes(resolved.workers))
+    contents = worklist.contents
+    copies = None if contents is None else Copies(resolved.job.output.path, contents)
+    return Intake(admission, Lanes(resolved.workers), copies=copies)
 
 
 def _most_items(resolved: Resolved) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pipeline.copies import Answer, Copies
 from pipeline.deadline import ItemClock, where_time_went
 from pipeline.errors import EngineDied, ItemError
 from pipeline.events import EventLog
@@ -25,6 +27,9 @@ _FRONT_END_TRIES = 3
 # A worker has twice so much less than the item. If it overruns that by so much it is stuck, and gets killed while there
 # is time left for its last word and the row.
 _GRACE_S = 1.5
+# Of an item's time, for the answer to another one of the same content; in so much the engine answers what is under
+# way. The rest is for screening it after all.
+_SHARE_FOR_ANOTHER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +51,27 @@ class Watcher(Protocol):
     def forecast(self, item: Item) -> Forecast:
         """Return how long the engine will take, now."""
 
+    def waits(self, item: Item) -> None:
+        """Hear that an item waits for the answer to another one of the same content, with no worker."""
+
+    def goes_on(self, item: Item) -> None:
+        """Hear that an item has waited in vain and is screened itself."""
+
     def prepared(self, item: Item, prepared: Prepared) -> None:
         """Hear of an item before the engine is asked."""
 
 
 class Screener:
-    """Screens any number of recordings at a time with the same workers by the same policy."""
+    """Screens any number of recordings at a time with the same workers by the same policy.
 
-    def __init__(self, workers: Workers, policy: Policy, events: EventLog) -> None:
+    With `copies`, an item gets the answer to another one with the same content.
+    """
+
+    def __init__(self, workers: Workers, policy: Policy, events: EventLog, copies: Copies | None = None) -> None:
         self._workers = workers
         self._policy = policy
         self._events = events
+        self._copies = copies
 
     async def screen(
         self,
@@ -75,7 +90,16 @@ class Screener:
             await self._workers.engine_ready()
             clock.start()
             history = replace(history, tries=history.tries + 1)
-            outcome, prompt = await self._prepare(front_end, item, _request(item, history), clock, forecast(item))
+            outcome, answer = await self._fetch(front_end, item, _request(item, history), clock)
+            prompt = None
+            if outcome.reason is None and answer is None:
+                request = _request(item, history)
+                outcome, prompt = await self._prepare(front_end, item, request, clock, forecast(item), outcome.prepared)
+        if answer is not None:
+            outcome = await self._waited(item, outcome, answer, clock, watcher)
+            if outcome.same_as is None:
+                request = _request(item, history)
+                outcome, prompt = await self._prepared_again(item, outcome, request, clock, forecast(item))
         for _ in range(1, _FRONT_END_TRIES):
             if outcome.reason != "front_end_lost":
                 break
@@ -84,6 +108,8 @@ class Screener:
                 break
             history = replace(history, tries=history.tries + 1)
             outcome, prompt = await self._prepared_again(item, outcome, _request(item, history), clock, forecast(item))
+        if self._copies is not None:
+            self._copies.looked_at(item.item_id, outcome.prepared.content_sha256)
         if watcher is not None:
             watcher.prepared(item, outcome.prepared)
         if prompt is not None:
@@ -93,29 +119,82 @@ class Screener:
             outcome = replace(outcome, message=f"{outcome.message}; {spent}")
         return replace(outcome, attempts=history.tries), history
 
+    async def _fetch(
+        self, front_end: FreeFrontEnd, item: Item, request_id: str, clock: ItemClock
+    ) -> tuple[Outcome, Answer | None]:
+        """Return an outcome so far, and the answer to another item if there is, or will be, one of the same content."""
+        nothing = Prepared(phases=Phases())
+        if self._copies is None or not self._copies.may_be_one(item):
+            return Outcome(prepared=nothing, attempts=0), None
+
+        async def fetched(budget_s: float) -> tuple[Prepared, None]:
+            return await front_end.fetch(item, request_id, budget_s), None
+
+        outcome, _ = await self._within(front_end, clock, fetched, nothing)
+        content = outcome.prepared.content_sha256
+        if outcome.reason is not None or content is None:
+            return outcome, None
+        return outcome, self._copies.claim(item, content)
+
+    async def _waited(
+        self, item: Item, outcome: Outcome, answer: Answer, clock: ItemClock, watcher: Watcher | None
+    ) -> Outcome:
+        """Return the outcome with the row that an item of the same content came to, if it came in time to one."""
+        asked = time.monotonic()
+        if not answer.done() and watcher is not None:
+            watcher.waits(item)
+        await asyncio.wait({answer}, timeout=_SHARE_FOR_ANOTHER * clock.left_s())
+        row = answer.result() if answer.done() else None
+        if row is None and watcher is not None:
+            watcher.goes_on(item)
+        phases = replace(outcome.phases, wait_s=time.monotonic() - asked)
+        return replace(outcome, prepared=replace(outcome.prepared, phases=phases), phases=phases, same_as=row)
+
     async def _prepared_again(
-        self, item: Item, lost: Outcome, request_id: str, clock: ItemClock, forecast: Forecast | None
+        self, item: Item, before: Outcome, request_id: str, clock: ItemClock, forecast: Forecast | None
     ) -> tuple[Outcome, Any]:
-        """Return what another front-end worker made of the item; `lost` if none is free within the item's time."""
+        """Return what another front-end worker made of the item, whatever came `before`, if one is free in its time."""
         try:
             async with self._workers.free_front_end(clock.left_s()) as front_end:
-                return await self._prepare(front_end, item, request_id, clock, forecast)
+                return await self._prepare(front_end, item, request_id, clock, forecast, before.prepared)
         except TimeoutError:
-            return lost, None
+            if before.reason is not None:
+                return before, None
+            return failed(before.prepared, "deadline", "no front-end worker was free within the item's time"), None
 
     async def _prepare(
-        self, front_end: FreeFrontEnd, item: Item, request_id: str, clock: ItemClock, forecast: Forecast | None
+        self,
+        front_end: FreeFrontEnd,
+        item: Item,
+        request_id: str,
+        clock: ItemClock,
+        forecast: Forecast | None,
+        known: Prepared,
     ) -> tuple[Outcome, Any]:
         """Return what the front end made of the item: an outcome so far, and the prompt unless it failed."""
+
+        def prepared(budget_s: float) -> Awaitable[tuple[Prepared, Any]]:
+            return front_end.prepare(item, request_id, budget_s, forecast, known)
+
+        return await self._within(front_end, clock, prepared, known)
+
+    async def _within(
+        self,
+        front_end: FreeFrontEnd,
+        clock: ItemClock,
+        work: Callable[[float], Awaitable[tuple[Prepared, Any]]],
+        known: Prepared,
+    ) -> tuple[Outcome, Any]:
+        """Return what a worker's work came to that knows its budget in seconds; it is killed if it overruns that."""
         left_s = clock.left_s()
         budget_s, limit_s = (
             max(share * left_s, left_s - less) for share, less in ((1 / 3, 2 * _GRACE_S), (2 / 3, _GRACE_S))
         )
         try:
             async with asyncio.timeout(limit_s):
-                prepared, prompt = await front_end.prepare(item, request_id, budget_s, forecast)
+                prepared, prompt = await work(budget_s)
         except ItemError as error:
-            return failed(Prepared(phases=Phases()), error.code, error.message), None
+            return failed(known, error.code, error.message), None
         except TimeoutError:
             known = await front_end.kill()
             message = f"the front-end worker did not finish within {limit_s:.0f} s and was killed"
@@ -131,7 +210,7 @@ class Screener:
 
         An item that was tried alone is then the one that killed it.
         """
-        asked, lost = time.monotonic(), ""
+        asked, lost, waited_s = time.monotonic(), "", outcome.phases.wait_s or 0.0
         while True:
             try:
                 return await self._ask(item, history, outcome, prompt, clock, asked), history
@@ -144,7 +223,7 @@ class Screener:
             except ItemError as error:
                 code, lost = error.code, f"{lost}; {error.message}" if lost else error.message
             if code is not None:
-                waited = replace(outcome.phases, wait_s=time.monotonic() - asked)
+                waited = replace(outcome.phases, wait_s=waited_s + time.monotonic() - asked)
                 return replace(failed(outcome.prepared, code, lost), phases=waited), history
             history = replace(history, tries=history.tries + 1)
 
@@ -203,7 +282,7 @@ def _phases(phases: Phases, completion: Completion, engine_s: float) -> Phases:
     busy_s = completion.prefill_s + completion.generate_s
     return replace(
         phases,
-        wait_s=max(0.0, engine_s - busy_s),
+        wait_s=(phases.wait_s or 0.0) + max(0.0, engine_s - busy_s),
         prefill_s=completion.prefill_s,
         generate_s=completion.generate_s,
     )

@@ -83,7 +83,8 @@ def _why(row: dict[str, Any]) -> Text:
     note = f" ({row['reason']}: {row['message']})" if row["reason"] else ""
     # First, because the end of a long line is cut.
     unsure = "too uncertain: " if _routed(row) else ""
-    return _plain(f"{unsure}[{present}] {row['rationale']}{note}")
+    copied = "same content: " if row["status"] == "duplicate" else ""
+    return _plain(f"{copied}{unsure}[{present}] {row['rationale']}{note}")
 
 
 def _plain(text: str) -> Text:

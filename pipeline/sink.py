@@ -129,6 +129,10 @@ class Sink:
         with self._adding:
             self._pending[row.row_id] = _Pending(row, replaces, self._clock())
 
+    def part_of(self, row: VerdictRow) -> str:
+        """Return the part that holds a row which a commit has returned; call it between commits."""
+        return self._written.get(_digest((row.item_id, row.fingerprint)), self._open.name)
+
     def due_in_s(self) -> float | None:
         """Return in how many seconds `commit` must be called, None while nothing is pending."""
         with self._adding:

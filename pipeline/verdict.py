@@ -134,12 +134,16 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an item ended: an answer, or a reason code and message, and what was learned on the way."""
+    """How an item ended: an answer, or a reason code and message, and what was learned on the way.
+
+    `same_as` is the row of another item with the same content, whose answer is this one's, too.
+    """
 
     prepared: Prepared
     attempts: int
     answer: Answer | None = None
     completion: Completion | None = None
+    same_as: VerdictRow | None = None
     status: Status = "error"
     reason: str | None = None
     message: str | None = None
@@ -148,6 +152,8 @@ class Outcome:
 
 def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: datetime, follows: str | None) -> VerdictRow:
     """Return the row of one item. `committed_at`, `commit_s` and `sla_met` are stamped by the sink."""
+    if outcome.same_as is not None:
+        return _duplicate(item, outcome.same_as, outcome, facts, admitted_at, follows)
     prepared, completion = outcome.prepared, outcome.completion
     answer = calibrated(outcome.answer, facts.calibration) if outcome.answer else None
     verdict, degraded, reason, message = facts.policy.fail_safe, False, outcome.reason, outcome.message
@@ -162,10 +168,12 @@ def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: dateti
     return VerdictRow(
         row_id=uuid.uuid4().hex,
         follows_row_id=follows,
+        duplicate_of=None,
         item_id=item.item_id,
         uri=item.uri,
         source_key=item.source_key,
         content_sha256=prepared.content_sha256,
+        content_bytes=prepared.content_bytes,
         media_kind=prepared.facts.kind if prepared.facts else None,
         duration_s=prepared.duration_s,
         verdict=verdict,
@@ -200,6 +208,29 @@ def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: dateti
         engine=facts.engine,
         accel_patches=facts.accel_patches,
     )
+
+
+def _duplicate(
+    item: Item, same: VerdictRow, outcome: Outcome, facts: RunFacts, admitted_at: datetime, follows: str | None
+) -> VerdictRow:
+    """Return a row's answer to the same content as the row of this item."""
+    own = {
+        "row_id": uuid.uuid4().hex,
+        "follows_row_id": follows,
+        "duplicate_of": same.duplicate_of or same.row_id,
+        "item_id": item.item_id,
+        "uri": item.uri,
+        "source_key": item.source_key,
+        "status": "duplicate",
+        "attempts": outcome.attempts,
+        "admitted_at": admitted_at,
+        "committed_at": admitted_at,
+        "sla_s": facts.sla_s,
+        "sla_met": False,
+        "run_id": facts.run_id,
+        "job_name": facts.job_name,
+    }
+    return same.model_copy(update=own | asdict(outcome.phases))
 
 
 def _remarks(prepared: Prepared) -> list[Remark]:

@@ -16,10 +16,10 @@ T = TypeVar("T")
 class Work:
     """What is known of one item so far, and the time it may still take."""
 
-    def __init__(self, budget_s: float) -> None:
+    def __init__(self, budget_s: float, known: Prepared | None = None) -> None:
         self._ends_at = time.monotonic() + budget_s
         self._under_way: tuple[str, float] | None = None
-        self.prepared = Prepared(phases=Phases())
+        self.prepared = known or Prepared(phases=Phases())
 
     def timed(self, phase: str, step: Callable[[], T]) -> T:
         """Run one phase and note its seconds, also when it fails."""

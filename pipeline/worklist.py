@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
 
+from pipeline.contents import Contents
 from pipeline.ledger import Ledger, Todo, decide
 from pipeline.progress import Tally
 from pipeline.records import Item
@@ -29,6 +30,11 @@ class Worklist:
         self.held_bad = 0
         self.held_late = 0
         self._work = self._filtered()
+
+    @property
+    def contents(self) -> Contents | None:
+        """The index of the contents that the output held an answer to before the run, if there is to be one."""
+        return self._ledger.contents
 
     def first(self) -> tuple[Item, Todo] | None:
         """Return the first piece of work without taking it away, None if everything is done."""

@@ -252,6 +252,32 @@ def test_an_item_without_an_answer_gives_its_credit_back_but_no_speed() -> None:
     assert credits.in_flight == 0 and (credits.engine_tokens_per_s(20.0) or 0) <= 100
 
 
+def test_who_waits_for_another_ones_answer_lends_its_credit_and_no_more_do_than_may_be_in_flight() -> None:
+    credits = admission(first_items=2, most_items=3)
+    for name in "ab":
+        credits.admitted(name)
+    assert credits.held_by(FREE, 0.0) == "items"
+    credits.lend("b")
+    assert credits.held_by(FREE, 0.0) is None and credits.in_flight == 1
+    credits.admitted("c")
+    credits.admitted("b")
+    assert credits.in_flight == 3 and credits.held_by(FREE, 0.0) == "items"
+    for name in "bc":
+        credits.lend(name)
+        credits.lend(name)
+    credits.admitted("d")
+    credits.lend("d")
+    credits.lend("a")  # one too many: it keeps its credit
+    assert credits.in_flight == 1
+    for name in "abcd":
+        credits.finished(name, 1.0)
+    assert credits.in_flight == 0
+    for name in "efg":
+        credits.admitted(name)
+        credits.lend(name)
+    assert credits.in_flight == 0
+
+
 MIB = 1 << 20
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from pipeline.admission import Admission, Lanes
+from pipeline.copies import Copies
 from pipeline.driver import Driver, Intake
 from pipeline.errors import EngineDied, EngineLost, ItemError
 from pipeline.events import EventLog
@@ -30,6 +31,7 @@ from pipeline.sink import Sink
 from pipeline.verdict import RunFacts
 from tests.test_verdict import FACTS, answer_tokens, choice, completion, routing
 
+NOTHING = Prepared(phases=Phases())
 READY = Prepared(
     phases=Phases(decode_s=0.1),
     facts=MediaFacts("audio", "wav", 3.0, None, None),
@@ -44,19 +46,35 @@ GOOD = completion(answer_tokens([choice("pass", 0.9, review=0.1)]))
 class Scripted:
     """Workers of one front end and one engine that do what a test says."""
 
-    def __init__(self, prepare: Callable[[Item], Any], ask: Callable[[str], Any] = lambda _: GOOD) -> None:
-        self._prepare, self._ask = prepare, ask
+    def __init__(
+        self,
+        prepare: Callable[[Item], Any],
+        ask: Callable[[str], Any] = lambda _: GOOD,
+        fetch: Callable[[Item], Prepared] = lambda _: NOTHING,
+    ) -> None:
+        self._prepare, self._ask, self._fetch = prepare, ask, fetch
         self.killed = 0
+        self.held = 0
 
     @asynccontextmanager
     async def free_front_end(self, timeout_s: float | None = None) -> AsyncIterator[Scripted]:
-        yield self
+        self.held += 1
+        try:
+            yield self
+        finally:
+            self.held -= 1
 
-    async def prepare(self, item: Item, request_id: str, budget_s: float, forecast: Any = None) -> tuple[Prepared, Any]:
+    async def fetch(self, item: Item, request_id: str, budget_s: float) -> Prepared:
+        return self._fetch(item)
+
+    async def prepare(
+        self, item: Item, request_id: str, budget_s: float, forecast: Any, fetched: Prepared
+    ) -> tuple[Prepared, Any]:
         result = self._prepare(item)
         if asyncio.iscoroutine(result):
             result = await result
-        return result, None if result.error_code else request_id
+        spent = replace(result.phases, fetch_s=fetched.phases.fetch_s, wait_s=fetched.phases.wait_s)
+        return replace(result, phases=spent), None if result.error_code else request_id
 
     async def ask(self, request_id: str, prompt: Any, timeout_s: float, **_: bool) -> Completion:
         result = self._ask(request_id)
@@ -88,6 +106,7 @@ def drive(
     todo: Mapping[str, Todo] = MappingProxyType({}),
     sizes: Mapping[str, int] = MappingProxyType({}),
     most_items: int = 2,
+    copies: Copies | None = None,
 ) -> dict[str, VerdictRow]:
     """Run the driver over `count` items and return the committed rows."""
     rows: dict[str, VerdictRow] = {}
@@ -118,6 +137,7 @@ def drive(
                         sla_s=sla_s, most_items=most_items, first_items=most_items, store_bytes=2**30, reserve_bytes=0
                     ),
                     Lanes(2),
+                    copies=copies,
                 ),
                 commit_every_s=0.5,
                 now=lambda: datetime.now(UTC),

@@ -31,7 +31,7 @@ from pipeline.row import ARROW_SCHEMA
 
 NOON = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 _FILLING: dict[pa.DataType, Any] = {
-    pa.string(): "x", pa.int32(): 1, pa.bool_(): True, pa.float32(): 0.5, pa.float64(): 0.5,
+    pa.string(): "x", pa.int32(): 1, pa.int64(): 1, pa.bool_(): True, pa.float32(): 0.5, pa.float64(): 0.5,
     pa.timestamp("us", tz="UTC"): NOON,
 }  # fmt: skip
 

@@ -32,6 +32,16 @@ def test_the_line_names_done_rate_in_flight_slowest_phase_errors_and_time_left()
     )
 
 
+def test_tokens_of_an_answer_that_was_taken_over_are_not_counted_again() -> None:
+    counts = Tally()
+    row = build_row(ITEM, answered(audio_tokens=3, video_tokens=4), FACTS, NOW, None)
+    counts.count(row)
+    spent = counts.audio_tokens, counts.video_tokens
+    counts.count(row.model_copy(update={"status": "duplicate", "duplicate_of": row.row_id}))
+    assert spent != (0, 0) and (counts.audio_tokens, counts.video_tokens) == spent
+    assert counts.statuses == {"ok": 1, "duplicate": 1} and counts.good_spans.count == 2
+
+
 def test_waiting_for_the_next_commit_is_no_slow_phase() -> None:
     counts = Tally()
     counts.count(error_row("not_media").model_copy(update={"commit_s": 30.0}))

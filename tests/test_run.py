@@ -317,7 +317,7 @@ def test_shards_part_the_source_and_each_run_answers_for_its_own_items(place: Pl
 
 
 def test_reconciliation_counts_the_items_of_the_shard_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "read_ledger", lambda _: Ledger())
+    monkeypatch.setattr(run_module, "read_ledger", lambda *_, **__: Ledger())
     ids = [item.item_id for item in list_items(load_job(place.write_job()).source)]
     shard = shard_with_one_of(*ids)
     place.selection = Selection(shard=shard)

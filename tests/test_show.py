@@ -45,6 +45,13 @@ def test_a_routed_row_shows_what_the_model_said_and_that_it_was_too_uncertain(tm
     assert "pass 0.80 -> review" in text and "too uncertain: [alarm] an alarm" in text
 
 
+def test_a_row_that_took_over_an_answer_says_so(tmp_path: Path) -> None:
+    sink = Sink(tmp_path, "run", rows_per_part=10, commit_every_s=1.0)
+    sink.add(build_row(ITEM, answered(), FACTS, NOW, None).model_copy(update={"status": "duplicate"}))
+    sink.close()
+    assert "pass 0.80" in shown(tmp_path) and "same content: [alarm] an alarm" in shown(tmp_path)
+
+
 def test_control_characters_and_markup_of_foreign_text_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     fill(tmp_path)
     text = shown(tmp_path)

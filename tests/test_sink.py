@@ -171,6 +171,20 @@ def written(folder: Path, count: int, run_id: str = "old") -> dict[str, VerdictR
     return read(folder)
 
 
+def test_the_sink_tells_which_part_holds_a_row_that_it_committed(tmp_path: Path) -> None:
+    first = make_sink(tmp_path, "first")
+    first.add(make_row("old"))
+    (old,) = first.close()
+    sink = make_sink(tmp_path, "second", rows_per_part=2)
+    for number in range(3):
+        sink.add(make_row(f"new{number}"))
+    sink.add(make_row("old"), entry_of(old, first.part_of(old)))
+    for row in sink.commit():
+        part = tmp_path / sink.part_of(row)
+        assert row.row_id in pq.read_table(part).column("row_id").to_pylist()
+    assert len({sink.part_of(make_row(name)) for name in ("old", "new0", "new1", "new2")}) == 3
+
+
 def test_a_new_row_takes_the_old_ones_place_and_the_other_rows_stay_exact(tmp_path: Path) -> None:
     before = written(tmp_path, 9)
     ledger = read_ledger(tmp_path)

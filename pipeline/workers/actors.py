@@ -58,8 +58,13 @@ class FrontEndActor:
         torch.set_num_threads(1)
         self._front_end = FrontEnd(setup)
 
-    def prepare(self, item: Item, request_id: str, budget_s: float, forecast: Forecast | None) -> tuple[Prepared, Any]:
-        return self._front_end.prepare(item, request_id, budget_s, forecast)
+    def fetch(self, item: Item, request_id: str, budget_s: float) -> Prepared:
+        return self._front_end.fetch(item, request_id, budget_s)
+
+    def prepare(
+        self, item: Item, request_id: str, budget_s: float, forecast: Forecast | None, fetched: Prepared | None
+    ) -> tuple[Prepared, Any]:
+        return self._front_end.prepare(item, request_id, budget_s, forecast, fetched)
 
     def warm_up(self) -> Any:
         return self._front_end.warm_up()

@@ -42,17 +42,30 @@ class FreeFrontEnd:
         self.lost = False
         self.call: Any = None
 
+    async def fetch(self, item: Item, request_id: str, budget_s: float) -> Prepared:
+        """Return what the worker found out by reading the item's bytes. Raises like `prepare`."""
+        self.call = self.actor.fetch.remote(item, request_id, budget_s)
+        return await self._result()
+
     async def prepare(
-        self, item: Item, request_id: str, budget_s: float, forecast: Forecast | None = None
+        self,
+        item: Item,
+        request_id: str,
+        budget_s: float,
+        forecast: Forecast | None = None,
+        fetched: Prepared | None = None,
     ) -> tuple[Prepared, Any]:
         """Return what the worker found out, and a reference to the prompt in the object store.
 
         Raises ItemError `front_end_lost` if the worker died with the item; Ray starts it again.
         """
-        call = self.actor.prepare.options(num_returns=2).remote(item, request_id, budget_s, forecast)
+        call = self.actor.prepare.options(num_returns=2).remote(item, request_id, budget_s, forecast, fetched)
         self.call, prompt = call
+        return await self._result(), prompt
+
+    async def _result(self) -> Prepared:
         try:
-            return await self.call, prompt
+            prepared: Prepared = await self.call
         except RayTaskError as error:
             raise ItemError("internal_error", f"the front end raised {root_cause(error)}") from error
         except RayError as error:
@@ -60,6 +73,7 @@ class FreeFrontEnd:
             raise ItemError(
                 "front_end_lost", f"the front-end worker died with the item: {root_cause(error)}"
             ) from error
+        return prepared
 
     async def kill(self) -> Prepared:
         """End a worker that is stuck, Ray starts it again; return what it had found out."""

@@ -43,9 +43,13 @@ class Workplace:
         return self.folder / "out"
 
     def write_job(self, name: str = "job", **sections: Any) -> Path:
-        """Write a job that screens `clips` into `out` with the demo's model and budgets, without its canaries."""
+        """Write a job that screens `clips` into `out` with the demo's model and budgets, without its canaries.
+
+        All files are screened, those of the same content too, unless the source says otherwise.
+        """
+        sections["source"] = {"duplicates": "screen"} | sections.get("source", {"paths": ["clips"]})
         job = yaml.safe_load((ROOT / "jobs" / "demo.yaml").read_text(encoding="utf-8"))
-        job |= {"name": name, "source": {"paths": ["clips"]}, "output": {"path": "out", "commit_every_s": 0.5}}
+        job |= {"name": name, "output": {"path": "out", "commit_every_s": 0.5}}
         job |= {"policy": str(ROOT / "jobs" / "policies" / "demo.yaml"), "canary": {"from_checkpoint": False}}
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(job | sections, allow_unicode=True), encoding="utf-8")

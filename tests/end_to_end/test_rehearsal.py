@@ -20,7 +20,8 @@ from tests.end_to_end.conftest import ROOT, Workplace
 pytestmark = pytest.mark.engine
 
 ITEMS = 60
-SOURCE = {"manifest": "items.csv"}
+# Files of one size: each is hashed before it is taken further.
+SOURCE = {"manifest": "items.csv", "duplicates": "reuse"}
 # A page is more.
 ANY_GROWTH_GIB = 1e-9
 FAULTS = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -64,6 +66,47 @@ def test_a_file_that_goes_away_between_listing_and_reading_is_missing(front_end:
     path.unlink()
     prepared, _ = front_end.prepare(item, "gone", 60.0)
     assert prepared.error_code == "source_missing"
+
+
+def test_what_was_fetched_is_not_read_again_for_its_content(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = item_of(CLIPS / "no_sound.mp4")
+    fetched = front_end.fetch(item, "fetched", 60.0)
+    content = hashlib.sha256((CLIPS / "no_sound.mp4").read_bytes()).hexdigest()
+    assert (fetched.content_sha256, fetched.content_bytes) == (content, (CLIPS / "no_sound.mp4").stat().st_size)
+    assert fetched.facts is None and fetched.phases.fetch_s is not None and fetched.phases.probe_s is None
+    monkeypatch.setattr("pipeline.front_end.fetch", lambda *_: 1 / 0)
+    prepared, prompt = front_end.prepare(item, "fetched", 60.0, None, fetched)
+    assert prompt is not None and prepared.content_sha256 == content
+    assert prepared.phases.fetch_s == fetched.phases.fetch_s
+    assert front_end.fetch(item, "broken", 60.0).error_code == "internal_error"
+
+
+@pytest.mark.parametrize("change", ["written", "replaced", "written back", "gone"])
+def test_a_file_that_changes_while_it_is_looked_at_does_not_count_as_the_content_that_was_hashed(
+    front_end: FrontEnd, tmp_path: Path, change: str
+) -> None:
+    path = tmp_path / "clip.mp4"
+    shutil.copyfile(CLIPS / "no_sound.mp4", path)
+    before, data = path.stat(), path.read_bytes()
+    fetched = front_end.fetch(item_of(path), "changing", 60.0)
+    assert fetched.content_sha256 is not None
+    time.sleep(0.02)  # stamps of files are no finer than the kernel's tick
+    if change == "replaced":
+        shutil.copyfile(CLIPS / "telescope_mirror.mp4", tmp_path / "other.mp4")
+        os.replace(tmp_path / "other.mp4", path)
+    else:
+        path.write_bytes(data)
+        if change == "written back":
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    if change == "gone":
+        path.unlink()
+    prepared, prompt = front_end.prepare(item_of(path), "changing", 60.0, None, fetched)
+    if change == "gone":
+        assert prompt is None and prepared.error_code == "source_missing"
+    else:
+        assert prompt is not None and (prepared.content_sha256, prepared.content_bytes) == (None, None)
 
 
 def test_a_file_without_permission_is_unreadable(front_end: FrontEnd, tmp_path: Path) -> None:
