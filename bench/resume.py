@@ -113,7 +113,7 @@ def rows_of(items: list[Item], fingerprint: str, chance: np.random.Generator, be
         "admitted_at": started,
         "committed_at": [at + timedelta(seconds=12) for at in started],
     }
-    same = {"schema_version": 2, "media_kind": "av", "status": "ok", "degraded": False, "sla_met": True, "sla_s": 60.0}
+    same = {"schema_version": 3, "media_kind": "av", "status": "ok", "degraded": False, "sla_met": True, "sla_s": 60.0}
     same |= {"attempts": 1, "follows_row_id": None, "reason": None, "message": None, "accel_patches": []}
     for field in ARROW_SCHEMA:
         if field.name in same:

@@ -21,6 +21,7 @@ from pipeline.media.ladder import Forecast
 from pipeline.media.looking import Looker
 from pipeline.media.probe import check_file
 from pipeline.media.process import opened
+from pipeline.media.signals import signals
 from pipeline.policy import Policy
 from pipeline.prompt import Renderer, expected_tokens
 from pipeline.records import (
@@ -91,6 +92,7 @@ class FrontEnd:
         digest = work.timed("fetch_s", lambda: fetch(item.path, work.left_s))
         work.learn(content_sha256=digest)
         seen = self._looker.look(item, work, forecast)
+        work.learn(signals=work.timed("signals_s", lambda: signals(seen.decoded.pcm, seen.decoded.frames)))
         tokens = expected_tokens(seen.decoded, seen.plan)
         work.learn(audio_tokens=tokens.audio, video_tokens=tokens.video)
         looked_at = seen.facts, seen.plan, seen.decoded, seen.duration_s

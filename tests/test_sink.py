@@ -34,7 +34,7 @@ def make_row(item_id: str, **changes: Any) -> VerdictRow:
         **dict.fromkeys(("audio_tokens", "video_tokens", "frames", "prompt_tokens", "output_tokens"), 4),
         **dict.fromkeys(("run_id", "job_name", "policy_id", "policy_version", "model", "engine"), "x"),
         **seconds,
-        "schema_version": 2, "row_id": uuid4().hex, "item_id": item_id, "uri": f"/clips/{item_id}",
+        "schema_version": 3, "row_id": uuid4().hex, "item_id": item_id, "uri": f"/clips/{item_id}",
         "source_key": "k", "media_kind": "av", "verdict": "pass", "status": "ok", "degraded": False,
         "attempts": 1, "sla_s": 60.0,
         "labels": ({"id": "smoke", "present": True, "confidence": 0.5},), "accel_patches": ("moe",),

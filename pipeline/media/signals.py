@@ -5,13 +5,12 @@ Shares are over what was looked at, all windows together; None where the recordi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.records import SAMPLE_RATE_HZ
+from pipeline.records import SAMPLE_RATE_HZ, Signals
 
 SILENCE_DBFS = -50.0
 """Root mean square of a block, relative to a full-scale square wave, below which it is silent."""
@@ -22,16 +21,6 @@ _BLACK_LUMA, _BLACK_PIXELS = 0.10 * 255, 0.98
 _FROZEN_DIFFERENCE = 0.001 * 255
 # Every eighth line and column: 40 frames of 1024x576 cost 8 ms of CPU time for both shares, every fourth 20.
 _STRIDE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """What sound and pictures are like: shares 0..1, the peak in dBFS (0 is full scale)."""
-
-    silence_share: float | None = None
-    peak_dbfs: float | None = None
-    black_share: float | None = None
-    frozen_share: float | None = None
 
 
 def signals(pcm: NDArray[np.float32], frames: NDArray[np.uint8]) -> Signals:

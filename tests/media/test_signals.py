@@ -7,14 +7,15 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.media.pictures import planes
-from pipeline.media.signals import Signals, black_share, frozen_share, peak_dbfs, signals, silence_share
+from pipeline.media.signals import black_share, frozen_share, peak_dbfs, signals, silence_share
+from pipeline.records import Signals
 
 NO_SOUND, NO_FRAMES = np.zeros(0, np.float32), planes(0, 32, 64, 3)
 
 
 def tone(dbfs: float, seconds: float) -> NDArray[np.float32]:
     """Return a square wave: its root mean square and its peak are the level."""
-    return np.resize(np.float32([1, -1]) * np.float32(10 ** (dbfs / 20)), round(seconds * 16_000))
+    return np.resize(np.array([1, -1], np.float32) * np.float32(10 ** (dbfs / 20)), round(seconds * 16_000))
 
 
 def filled(*levels: int) -> NDArray[np.uint8]:
@@ -35,8 +36,8 @@ def test_silence_is_what_lies_below_50_dbfs(quiet_s: float, loud_s: float) -> No
 
 
 def test_the_peak_counts_both_ways_and_digital_silence_has_none() -> None:
-    assert peak_dbfs(np.float32([0.1, -0.5])) == pytest.approx(20 * math.log10(0.5))
-    assert peak_dbfs(np.float32([0.5, -0.1])) == pytest.approx(20 * math.log10(0.5))
+    assert peak_dbfs(np.array([0.1, -0.5], np.float32)) == pytest.approx(20 * math.log10(0.5))
+    assert peak_dbfs(np.array([0.5, -0.1], np.float32)) == pytest.approx(20 * math.log10(0.5))
     assert peak_dbfs(np.zeros(9, np.float32)) is None
 
 
