@@ -230,7 +230,7 @@ class Driver:
     def prepared(self, item: Item, prepared: Prepared) -> None:
         """Learn what the front end took for an item, and what the engine will."""
         phases = prepared.phases
-        front_end = (phases.fetch_s, phases.probe_s, phases.plan_s, phases.decode_s, phases.render_s)
+        front_end = (phases.fetch_s, phases.probe_s, phases.plan_s, phases.decode_s, phases.signals_s, phases.render_s)
         if prepared.error_code is None and prepared.lesser_look is None and None not in front_end:
             self._lanes.finished(item.item_id, sum(spent_s or 0.0 for spent_s in front_end))
         else:

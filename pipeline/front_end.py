@@ -21,6 +21,7 @@ from pipeline.media.ladder import Forecast
 from pipeline.media.looking import Looker
 from pipeline.media.probe import check_file
 from pipeline.media.process import opened
+from pipeline.media.signals import signals
 from pipeline.policy import Policy
 from pipeline.prompt import Renderer, expected_tokens
 from pipeline.records import (
@@ -97,6 +98,7 @@ class FrontEnd:
         if file_state(item.path) != work.prepared.file_state:
             # Its digest may be another content's than what was seen, and the answer is handed on by the digest.
             work.learn(content_sha256=None, content_bytes=None)
+        work.learn(signals=work.timed("signals_s", lambda: signals(seen.decoded.pcm, seen.decoded.frames)))
         tokens = expected_tokens(seen.decoded, seen.plan)
         work.learn(audio_tokens=tokens.audio, video_tokens=tokens.video)
         looked_at = seen.facts, seen.plan, seen.decoded, seen.duration_s

@@ -146,6 +146,16 @@ class Decoded:
 
 
 @dataclass(frozen=True, slots=True)
+class Signals:
+    """What sound and pictures are like: shares 0..1, the peak in dBFS (0 is full scale)."""
+
+    silence_share: float | None = None
+    peak_dbfs: float | None = None
+    black_share: float | None = None
+    frozen_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Phases:
     """Seconds an item spent in each phase, None where it never came to it."""
 
@@ -153,6 +163,7 @@ class Phases:
     probe_s: float | None = None
     plan_s: float | None = None
     decode_s: float | None = None
+    signals_s: float | None = None
     render_s: float | None = None
     wait_s: float | None = None
     prefill_s: float | None = None
@@ -186,6 +197,7 @@ class Prepared:
     short_answer: bool = False
     lesser_look: str | None = None
     coverage: float | None = None
+    signals: Signals = Signals()
     remarks: tuple[Remark, ...] = ()
     error_code: str | None = None
     error_message: str | None = None

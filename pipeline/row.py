@@ -84,6 +84,14 @@ class VerdictRow(BaseModel):
     """How often the item was tried in this run."""
     coverage: Share | None
     """Share of the recording looked at and listened to, 0..1; null if its length is unknown."""
+    silence_share: Share | None
+    """Share of the sound heard, in blocks of 100 ms, that is below -50 dBFS; null without sound."""
+    peak_dbfs: float | None
+    """Largest sample heard, dBFS (0 is full scale); null without sound and where all samples are zero."""
+    black_share: Share | None
+    """Share of the pictures of which 98 % of the pixels have at most 10 % luma; null without pictures."""
+    frozen_share: Share | None
+    """Share of the pictures after the first that equal the one before within 0.1 %; null below two pictures."""
     audio_tokens: Count
     """Prompt tokens that stand for sound."""
     video_tokens: Count
@@ -115,6 +123,8 @@ class VerdictRow(BaseModel):
     """Choosing what to look at."""
     decode_s: Seconds | None
     """ffmpeg."""
+    signals_s: Seconds | None
+    """Measuring silence, black and frozen pictures."""
     render_s: Seconds | None
     """Features and tokens."""
     wait_s: Seconds | None
@@ -152,8 +162,10 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("frames", "prompt_tokens", "output_tokens"), pa.int32()),
     **dict.fromkeys(("degraded", "sla_met"), pa.bool_()),
     **dict.fromkeys(("admitted_at", "committed_at"), _STAMP),
-    **dict.fromkeys(("confidence", "coverage"), pa.float32()),
     "content_bytes": pa.int64(),
+    **dict.fromkeys(
+        ("confidence", "coverage", "silence_share", "peak_dbfs", "black_share", "frozen_share"), pa.float32()
+    ),
     "duration_s": pa.float64(),
     "frame_rate_hz": pa.float64(),
     "sla_s": pa.float64(),

@@ -187,6 +187,7 @@ def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: dateti
         message=message,
         attempts=outcome.attempts,
         coverage=prepared.coverage,
+        **asdict(prepared.signals),
         audio_tokens=prepared.audio_tokens,
         video_tokens=prepared.video_tokens,
         frames=prepared.frames,

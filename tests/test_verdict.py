@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import REASONS, ItemError
 from pipeline.policy import Policy, Routing
-from pipeline.records import Completion, Item, MediaFacts, Phases, Prepared, Remark, TokenChoice
+from pipeline.records import Completion, Item, MediaFacts, Phases, Prepared, Remark, Signals, TokenChoice
 from pipeline.verdict import Outcome, RunFacts, build_row, parse_answer
 from tests.test_calibration import calibration
 
@@ -173,6 +173,11 @@ def test_a_row_without_an_answer_and_without_a_known_reason_cannot_be_built(reas
     outcome = Outcome(prepared=Prepared(phases=Phases()), attempts=1, reason=reason, message="no")
     with pytest.raises(ValueError, match="reason"):
         build_row(ITEM, outcome, FACTS, NOW, None)
+
+
+def test_a_row_says_what_sound_and_pictures_are_like() -> None:
+    row = build_row(ITEM, answered(signals=Signals(0.25, -3.0, 0.5, None)), FACTS, NOW, None)
+    assert (row.silence_share, row.peak_dbfs, row.black_share, row.frozen_share) == (0.25, -3.0, 0.5, None)
 
 
 def test_an_answered_item_is_ok_with_the_models_verdict() -> None:

@@ -56,7 +56,8 @@ def test_a_good_file_is_known_before_the_engine_sees_it(front_end: FrontEnd) -> 
     assert prepared.coverage == 1.0 and prepared.duration_s == pytest.approx(13.06, abs=0.1)
     assert prepared.prompt_tokens == len(prompt["prompt_token_ids"])
     times = prepared.phases
-    assert None not in (times.fetch_s, times.probe_s, times.plan_s, times.decode_s, times.render_s)
+    assert None not in (times.fetch_s, times.probe_s, times.plan_s, times.decode_s, times.signals_s, times.render_s)
+    assert prepared.signals.black_share == 0.0 and prepared.signals.silence_share is not None
 
 
 def test_a_file_that_goes_away_between_listing_and_reading_is_missing(front_end: FrontEnd, tmp_path: Path) -> None:
