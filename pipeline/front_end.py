@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import ItemError
+from pipeline.gate import rule_for
 from pipeline.hardware.devices import EngineSetup
 from pipeline.job import FrontEnd as FrontEndSettings
 from pipeline.job import Media, Rehearsal
@@ -74,7 +75,7 @@ class FrontEnd:
         forecast: Forecast | None = None,
         fetched: Prepared | None = None,
     ) -> tuple[Prepared, Any]:
-        """Return what is known of the item, and its prompt or None if the item failed.
+        """Return what is known of the item, and its prompt or None if the item failed or the policy's gate answers it.
 
         `budget_s` is the time left for the item; probe and decode are cut at it. With a forecast, less is looked at
         if the whole would take longer. What was `fetched` is not read for its content again. Never raises.
@@ -101,6 +102,11 @@ class FrontEnd:
         work.learn(signals=work.timed("signals_s", lambda: signals(seen.decoded.pcm, seen.decoded.frames)))
         tokens = expected_tokens(seen.decoded, seen.plan)
         work.learn(audio_tokens=tokens.audio, video_tokens=tokens.video)
+        # Clips with known answers come without a forecast: the model is to answer them.
+        rule = rule_for(self._setup.policy.gate, work.prepared) if forecast is not None else None
+        if rule is not None:
+            work.learn(gate=rule.id)
+            return None
         looked_at = seen.facts, seen.plan, seen.decoded, seen.duration_s
         rendered = work.timed("render_s", lambda: self.renderer.render(request_id, *looked_at))
         self._looker.pace.rendered(tokens.audio + tokens.video, work.prepared.phases.render_s or 0.0)

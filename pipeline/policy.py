@@ -13,7 +13,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.errors import REASONS, nearest
-from pipeline.records import VERDICTS, JsonObject, Verdict
+from pipeline.records import VERDICTS, JsonObject, MediaKind, Verdict
 from pipeline.settings_io import Settings, read_yaml, validate
 
 PROMPT_VERSION = 1
@@ -68,6 +68,68 @@ class Routing(Settings):
         return value
 
 
+class Bounds(Settings):
+    """Where a measured value must lie; both bounds belong to it."""
+
+    at_least: float | None = None
+    """Least value that will do."""
+    at_most: float | None = None
+    """Largest value that will do."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("give at_least or at_most, or both")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError("at_least must not exceed at_most")
+        return self
+
+
+class GateConditions(Settings):
+    """What must be so; all of it. The values are those of the row's columns of the same names, over what was looked
+    at; a value that is null there meets no bound."""
+
+    media_kind: tuple[MediaKind, ...] | None = Field(default=None, min_length=1)
+    """Kinds of recordings the rule is for: audio, video, av, image."""
+    duration_s: Bounds | None = None
+    """Length of the recording, seconds."""
+    silence_share: Bounds | None = None
+    """Share of the sound heard that is below -50 dBFS."""
+    peak_dbfs: Bounds | None = None
+    """Largest sample heard, dBFS."""
+    black_share: Bounds | None = None
+    """Share of the pictures looked at that are black."""
+    frozen_share: Bounds | None = None
+    """Share of the pictures looked at that equal the one before."""
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.bounds():
+            raise ValueError("a rule needs a bound: media_kind alone says nothing of what was heard or seen")
+        for name, bounds in self.bounds().items():
+            if name.endswith("_share") and not all(
+                0 <= bound <= 1 for bound in bounds.model_dump().values() if bound is not None
+            ):
+                raise ValueError(f"{name} is a share from 0 to 1")
+        return self
+
+    def bounds(self) -> dict[str, Bounds]:
+        """Return the bounds that are given, by the value they are for."""
+        return {name: value for name, value in self if isinstance(value, Bounds)}
+
+
+class GateRule(Settings):
+    """An answer without the model."""
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")
+    """Name in the rows' `gate` column."""
+    when: GateConditions
+    verdict: Verdict
+    """What the row says; a `pass` takes only recordings of which nothing was left out or lost."""
+    rationale: str = Field(min_length=1, max_length=2000)
+    """Why, for the people who read the row."""
+
+
 class Policy(Settings):
     """What to look and listen for, and what follows from it."""
 
@@ -85,6 +147,9 @@ class Policy(Settings):
     """The verdict of rows that have no answer: errors and missed deadlines."""
     rationale: Rationale = Rationale()
     routing: Routing = Routing()
+    gate: tuple[GateRule, ...] = Field(default=(), max_length=64)
+    """Rules that answer without the model, from what was measured while decoding; the first that holds answers. The
+    row's status is then `gated`."""
 
     @field_validator("version", mode="before")
     @classmethod
@@ -100,6 +165,9 @@ class Policy(Settings):
         taken = sorted({"labels", "verdict", "rationale"} & set(ids))
         if taken:
             raise ValueError(f"a label may not be called {taken[0]}: the answer has a key of that name")
+        rules = [rule.id for rule in self.gate]
+        if twice := sorted({name for name in rules if rules.count(name) > 1}):
+            raise ValueError(f"gate rule given twice: {', '.join(twice)}")
         return self
 
 

@@ -174,7 +174,8 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the front end knows of an item, without the tensors; `error` is set when there is nothing to ask.
+    """What the front end knows of an item, without the tensors; `error` is set when there is nothing to ask, `gate` to
+    the rule of the policy that answers without the model.
 
     `prompt_bytes` is about what the prompt takes in the object store. `lesser_look` says what was given up so that
     the item can be answered in its time, None if nothing; `short_answer` asks the engine for one. `file_state` is what
@@ -198,6 +199,7 @@ class Prepared:
     lesser_look: str | None = None
     coverage: float | None = None
     signals: Signals = Signals()
+    gate: str | None = None
     remarks: tuple[Remark, ...] = ()
     error_code: str | None = None
     error_message: str | None = None

@@ -92,10 +92,12 @@ class VerdictRow(BaseModel):
     """Share of the pictures of which 98 % of the pixels have at most 10 % luma; null without pictures."""
     frozen_share: Share | None
     """Share of the pictures after the first that equal the one before within 0.1 %; null below two pictures."""
+    gate: str | None
+    """With `status` `gated`: the policy's rule that answered without the model. Null otherwise."""
     audio_tokens: Count
-    """Prompt tokens that stand for sound."""
+    """Prompt tokens that stand for sound; in a gated row those it would have taken."""
     video_tokens: Count
-    """Prompt tokens that stand for pictures."""
+    """Prompt tokens that stand for pictures; in a gated row those it would have taken."""
     frames: Count
     """Pictures given to the model."""
     frame_rate_hz: Annotated[float, Field(gt=0)] | None

@@ -201,6 +201,8 @@ class Screener:
             return failed(known, "deadline", message), None
         if prepared.error_code is not None:
             return failed(prepared, prepared.error_code, prepared.error_message or ""), None
+        # A gated item's prompt is a reference to nothing.
+        prompt = prompt if prepared.gate is None else None
         return Outcome(prepared=prepared, attempts=0, phases=prepared.phases), prompt
 
     async def _answer(

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from pipeline.calibration import Calibration, calibrated
 from pipeline.errors import REASONS, ItemError
-from pipeline.policy import Policy, Routing
+from pipeline.policy import GateRule, Policy, Routing
 from pipeline.records import (
     VERDICTS,
     Answer,
@@ -156,9 +156,10 @@ def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: dateti
         return _duplicate(item, outcome.same_as, outcome, facts, admitted_at, follows)
     prepared, completion = outcome.prepared, outcome.completion
     answer = calibrated(outcome.answer, facts.calibration) if outcome.answer else None
+    rule = next((rule for rule in facts.policy.gate if rule.id == prepared.gate and outcome.reason is None), None)
     verdict, degraded, reason, message = facts.policy.fail_safe, False, outcome.reason, outcome.message
-    if answer is not None:
-        verdict, remarks = _routed(answer, facts.policy.routing, _remarks(prepared))
+    if (decided := answer or rule) is not None:
+        verdict, remarks = _routed(decided, facts.policy.routing, _remarks(prepared))
         degraded = any(REASONS[remark.code].degrades for remark in remarks)
         reason = remarks[0].code if remarks else None
         message = "; ".join(remark.text for remark in remarks)[:_LONGEST_MESSAGE] or None
@@ -180,14 +181,15 @@ def build_row(item: Item, outcome: Outcome, facts: RunFacts, admitted_at: dateti
         model_verdict=answer.verdict if answer else None,
         confidence=answer.confidence if answer else None,
         labels=tuple(LabelRow(**asdict(label)) for label in answer.labels) if answer else (),
-        rationale=answer.rationale if answer else None,
-        status="ok" if answer else outcome.status,
+        rationale=answer.rationale if answer else rule.rationale if rule else None,
+        status="ok" if answer else "gated" if rule else outcome.status,
         degraded=degraded,
         reason=reason,
         message=message,
         attempts=outcome.attempts,
         coverage=prepared.coverage,
         **asdict(prepared.signals),
+        gate=rule.id if rule else None,
         audio_tokens=prepared.audio_tokens,
         video_tokens=prepared.video_tokens,
         frames=prepared.frames,
@@ -251,11 +253,11 @@ def _remarks(prepared: Prepared) -> list[Remark]:
     return sorted(remarks, key=lambda remark: order.index(remark.code))
 
 
-def _routed(answer: Answer, routing: Routing, remarks: list[Remark]) -> tuple[Verdict, list[Remark]]:
-    """Return the verdict after routing, and the remarks with why it was changed."""
+def _routed(answer: Answer | GateRule, routing: Routing, remarks: list[Remark]) -> tuple[Verdict, list[Remark]]:
+    """Return the verdict after routing, and the remarks with why it was changed; a rule of the gate is never unsure."""
     if answer.verdict == "review":
         return answer.verdict, remarks
-    if answer.confidence < routing.review_below:
+    if isinstance(answer, Answer) and answer.confidence < routing.review_below:
         said = (
             f"the model said {answer.verdict} with confidence {answer.confidence:.3g}, below {routing.review_below:g}"
         )

@@ -64,6 +64,7 @@ def test_a_policy_reads_from_yaml_and_an_unquoted_version_is_text(tmp_path: Path
         ({"routing": {"review_below": 1.1}}, '"routing.review_below"'),
         ({"routing": {"review_bellow": 0.5}}, 'did you mean "review_below"'),
         ({"verdicts": CONTENT["verdicts"] | {"passes": "x"}}, 'did you mean "pass"'),
+        ({"gate": [{"id": "a", "when": {"silense_share": {"at_least": 1}}}]}, 'did you mean "silence_share"'),
     ],
 )
 def test_a_wrong_policy_is_refused_by_its_key(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -59,3 +59,9 @@ def test_a_frame_that_equals_the_one_before_is_frozen() -> None:
 
 def test_a_flip_from_white_to_black_is_no_overflow_to_frozen() -> None:
     assert frozen_share(filled(255, 0, 255)) == 0.0
+
+
+def test_small_lights_and_small_moves_between_the_samples_are_seen() -> None:
+    frames = filled(0, 0)
+    frames[1, 3::8, :, :] = frames[1, 4::8, :, :] = 255
+    assert black_share(frames) == 0.5 and frozen_share(frames) == 0.0
