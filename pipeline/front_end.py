@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from pipeline.media.looking import Looker
 from pipeline.media.probe import check_file
 from pipeline.media.process import opened
 from pipeline.media.signals import signals
+from pipeline.media.speech import SpeechDetector
 from pipeline.policy import Policy
 from pipeline.prompt import Renderer, expected_tokens
 from pipeline.records import (
@@ -33,6 +34,7 @@ from pipeline.records import (
     MediaFacts,
     Plan,
     Prepared,
+    Signals,
     VideoStream,
     Window,
 )
@@ -60,6 +62,7 @@ class FrontEnd:
         self._setup = setup
         self.renderer = Renderer(setup.engine, setup.policy)
         self._work = Work(0.0)
+        self._speech = SpeechDetector() if _asks_for_speech(setup) else None
         self._looker = Looker(setup.media, setup.limits, setup.token_budget)
 
     def fetch(self, item: Item, _: str, budget_s: float) -> Prepared:
@@ -99,7 +102,7 @@ class FrontEnd:
         if file_state(item.path) != work.prepared.file_state:
             # Its digest may be another content's than what was seen, and the answer is handed on by the digest.
             work.learn(content_sha256=None, content_bytes=None)
-        work.learn(signals=work.timed("signals_s", lambda: signals(seen.decoded.pcm, seen.decoded.frames)))
+        work.learn(signals=work.timed("signals_s", lambda: self._signals(seen.decoded)))
         tokens = expected_tokens(seen.decoded, seen.plan)
         work.learn(audio_tokens=tokens.audio, video_tokens=tokens.video)
         # Clips with known answers come without a forecast: the model is to answer them.
@@ -112,6 +115,15 @@ class FrontEnd:
         self._looker.pace.rendered(tokens.audio + tokens.video, work.prepared.phases.render_s or 0.0)
         work.learn(prompt_tokens=rendered.prompt_tokens, prompt_bytes=_prompt_bytes(seen.decoded))
         return rendered.prompt
+
+    def _signals(self, decoded: Decoded) -> Signals:
+        measured = signals(decoded.pcm, decoded.frames)
+        return measured if self._speech is None else replace(measured, speech_share=self._speech.share(decoded.pcm))
+
+
+def _asks_for_speech(setup: FrontEndSetup) -> bool:
+    in_gate = any(rule.when.speech_share is not None for rule in setup.policy.gate)
+    return in_gate or setup.media.signals.speech
 
 
 def _guarded(work: Work, steps: Callable[[], Any]) -> tuple[Prepared, Any]:

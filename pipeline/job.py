@@ -141,12 +141,21 @@ class Image(Settings):
     """Largest picture, pixels (32x32 pixels are one token)."""
 
 
+class SignalSettings(Settings):
+    """What is measured of the decoded sound and pictures beside what always is."""
+
+    speech: bool = False
+    """Measure the share of speech: about 10 ms of CPU time for a second of sound. Also if a rule of the policy's gate
+    asks for it."""
+
+
 class Media(Settings):
     """Budgets of the front end."""
 
     audio: Audio = Audio()
     video: Video = Video()
     image: Image = Image()
+    signals: SignalSettings = SignalSettings()
     max_duration_s: float = Field(default=43_200.0, gt=0)
     """Longer recordings become an error row `recording_too_long`, seconds."""
 

@@ -97,6 +97,8 @@ class GateConditions(Settings):
     """Share of the sound heard that is below -50 dBFS."""
     peak_dbfs: Bounds | None = None
     """Largest sample heard, dBFS."""
+    speech_share: Bounds | None = None
+    """Share of the sound heard that is speech; a rule that names it has every recording's speech measured."""
     black_share: Bounds | None = None
     """Share of the pictures looked at that are black."""
     frozen_share: Bounds | None = None

@@ -151,6 +151,7 @@ class Signals:
 
     silence_share: float | None = None
     peak_dbfs: float | None = None
+    speech_share: float | None = None
     black_share: float | None = None
     frozen_share: float | None = None
 

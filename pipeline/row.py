@@ -88,6 +88,9 @@ class VerdictRow(BaseModel):
     """Share of the sound heard, in blocks of 100 ms, that is below -50 dBFS; null without sound."""
     peak_dbfs: float | None
     """Largest sample heard, dBFS (0 is full scale); null without sound and where all samples are zero."""
+    speech_share: Share | None
+    """Share of the sound heard, in pieces of 32 ms, that silero's detector takes for speech; null without sound, or
+    where nobody asked for it (`media.signals.speech`, or a rule of the policy's gate)."""
     black_share: Share | None
     """Share of the pictures of which 98 % of the pixels have at most 10 % luma; null without pictures."""
     frozen_share: Share | None
@@ -166,7 +169,8 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("admitted_at", "committed_at"), _STAMP),
     "content_bytes": pa.int64(),
     **dict.fromkeys(
-        ("confidence", "coverage", "silence_share", "peak_dbfs", "black_share", "frozen_share"), pa.float32()
+        ("confidence", "coverage", "silence_share", "peak_dbfs", "speech_share", "black_share", "frozen_share"),
+        pa.float32(),
     ),
     "duration_s": pa.float64(),
     "frame_rate_hz": pa.float64(),

@@ -176,8 +176,9 @@ def test_a_row_without_an_answer_and_without_a_known_reason_cannot_be_built(reas
 
 
 def test_a_row_says_what_sound_and_pictures_are_like() -> None:
-    row = build_row(ITEM, answered(signals=Signals(0.25, -3.0, 0.5, None)), FACTS, NOW, None)
-    assert (row.silence_share, row.peak_dbfs, row.black_share, row.frozen_share) == (0.25, -3.0, 0.5, None)
+    row = build_row(ITEM, answered(signals=Signals(0.25, -3.0, 0.75, 0.5, None)), FACTS, NOW, None)
+    assert (row.silence_share, row.peak_dbfs, row.speech_share) == (0.25, -3.0, 0.75)
+    assert (row.black_share, row.frozen_share) == (0.5, None)
 
 
 def test_an_answered_item_is_ok_with_the_models_verdict() -> None:

@@ -26,7 +26,12 @@ _STRIDES = (8, 2)
 
 def signals(pcm: NDArray[np.float32], frames: NDArray[np.uint8]) -> Signals:
     """Return the signals of sound, float32 (samples,) at 16 kHz, and pictures, uint8 (n, height, width, 3) RGB."""
-    return Signals(silence_share(pcm), peak_dbfs(pcm), black_share(frames), frozen_share(frames))
+    return Signals(
+        silence_share=silence_share(pcm),
+        peak_dbfs=peak_dbfs(pcm),
+        black_share=black_share(frames),
+        frozen_share=frozen_share(frames),
+    )
 
 
 def silence_share(pcm: NDArray[np.float32]) -> float | None:
