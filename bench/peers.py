@@ -76,7 +76,7 @@ def environment() -> dict[str, str]:
     paths = [str(SITE), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep)), str(INSTALLED)]
     variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     # librosa announces the end of what qwen-omni-utils calls, once a clip.
-    return variables | {"FORCE_QWENVL_VIDEO_READER": "decord", "PYTHONWARNINGS": "ignore::FutureWarning"}
+    return variables | {"FORCE_QWENVL_VIDEO_READER": "decord", "PYTHONWARNINGS": "ignore"}
 
 
 def prompt(folder: Path) -> str:
