@@ -13,7 +13,7 @@ SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system train-embedded demo test fast-test lint schemas lock clean
+.PHONY: help setup system train-embedded demo test fast-test lint schemas peers lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -47,6 +47,9 @@ train-embedded: setup ## train the embedded model anew (an hour on two cores; fe
 
 schemas: $(INSTALLED) ## write schemas/ anew from the code
 	@$(PY) -m pipeline.schemas
+
+peers: $(INSTALLED) ## what the benches with --peers FOLDER need beside the pins, into out/peers
+	@$(PY) -m bench.peers
 
 clean: ## remove the demo's output, what training left and caches; keeps .venv and every other output
 	@rm -rf out/demo out/training *.egg-info build

@@ -6,18 +6,24 @@ import subprocess
 from pathlib import Path
 
 SECONDS = 20
-_BASES = (
-    ("testsrc2=size=1280x720:rate=25", "sine=frequency=440:sample_rate=44100"),
-    ("mandelbrot=size=1280x720:rate=25", "anoisesrc=color=pink:sample_rate=44100:amplitude=0.2:seed=1"),
-    ("life=size=320x180:rate=25:mold=10:ratio=0.2:seed=1,scale=1280:720:flags=neighbor", "aevalsrc=0.3*sin(800*t*t)"),
-    ("smptehdbars=size=1280x720:rate=25", "sine=frequency=1000:beep_factor=4:sample_rate=44100"),
-)
+CONTENTS = {
+    "pattern": ("testsrc2=size=1280x720:rate=25", "sine=frequency=440:sample_rate=44100"),
+    "fractal": ("mandelbrot=size=1280x720:rate=25", "anoisesrc=color=pink:sample_rate=44100:amplitude=0.2:seed=1"),
+    "life": (
+        "life=size=320x180:rate=25:mold=10:ratio=0.2:seed=1,scale=1280:720:flags=neighbor",
+        "aevalsrc=0.3*sin(800*t*t)",
+    ),
+    "bars": ("smptehdbars=size=1280x720:rate=25", "sine=frequency=1000:beep_factor=4:sample_rate=44100"),
+}
+"""Pictures and sound, as ffmpeg's sources; very different in what they cost to decode."""
 
 
 def make_clips(folder: Path, count: int) -> list[Path]:
     """Write `count` clips into `folder` and return their paths; every clip is one of four, under another title."""
     folder.mkdir(parents=True, exist_ok=True)
-    bases = [_encode(folder.parent / f"base_{number}.mp4", *sources) for number, sources in enumerate(_BASES)]
+    bases = [
+        _encode(folder.parent / f"base_{number}.mp4", *sources) for number, sources in enumerate(CONTENTS.values())
+    ]
     clips = []
     for number in range(count):
         clip = folder / f"clip_{number:03d}.mp4"

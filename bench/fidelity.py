@@ -32,9 +32,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.clips import ffmpeg
-from bench.front import Worker
 from bench.result import Figure, report
 from bench.runs import files_below, shown
+from bench.worker import Worker
 from pipeline.errors import ItemError
 from pipeline.job import Media
 from pipeline.media.decode import decode

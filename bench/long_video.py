@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.clips import SECONDS, ffmpeg, make_clips
-from bench.front import Worker, item_of
 from bench.result import Figure, report
+from bench.worker import Worker, item_of
 from pipeline.front_end import fetch
 from pipeline.records import Prepared
 

@@ -1,7 +1,7 @@
 """Whether odd files get the right row: `python -m bench.media FOLDER... [--front-end] [--verbose]`.
 
 The files are screened by `run_batch.py` with the demo's job and the embedded model; then each is prepared once more,
-alone, to measure its front end's memory (`bench.front` says how; the table has the item's worker growth and programs).
+alone, to measure its front end's memory (`bench.worker` says how; the table has the item's worker growth and programs).
 What is right for a file stands in media_expected.yaml; a file that is not there is judged by crash, hang and row only.
 With `--front-end` nothing but that second half runs: no Ray, no engine, no rows; a few seconds for a first look.
 
@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench.front import Measured, Worker
 from bench.result import Figure, report
 from bench.runs import Ended, files_below, front_end_s, screen, screened_s, shown
+from bench.worker import Measured, Worker
 from pipeline.errors import REASONS
 
 LONGEST_S = 30.0

@@ -2,8 +2,8 @@
 
 Half an hour of 1080p with sound, and ten hours of sound and of video, made by repeating an encoded piece.
 
-1. The half hour's front end alone (`bench.front` says what is counted): at the demo's settings, at the defaults, and at
-   the defaults with so much time that as much is decoded as the prompt can hold. What the item takes - the worker's
+1. The half hour's front end alone (`bench.worker` says what is counted): at the demo's settings, at the defaults, and
+   at the defaults with so much time that as much is decoded as the prompt can hold. What the item takes - the worker's
    growth and ffmpeg - must stay within 1 GB; what the idle worker holds besides is told.
 2. All of them screened by `run_batch.py` with the demo's job: each answered within its minute, with the right length,
    and a coverage that agrees with the sound that the prompt holds.
@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.clips import ffmpeg
-from bench.front import Measured, Worker
 from bench.result import Figure, report
 from bench.runs import Ended, screen, screened_s
+from bench.worker import Measured, Worker
 from pipeline.job import Media
 
 MOST_ITEM_BYTES = 10**9

@@ -99,22 +99,42 @@ def inputs_of(prompt: Any, rope_index: Any) -> Inputs:
     heard, video, picture = items.get("audio"), items.get("video"), items.get("image")
     ids = torch.tensor(prompt["prompt_token_ids"])
     features = heard["input_audio_features"] if heard else None
-    patches = grid = seconds = None
     if video:
-        patches, grid = video["pixel_values_videos"], video["video_grid_thw"]
-        seconds = video["second_per_grid_ts"].reshape(1)
-    elif picture:
-        patches, grid = picture["pixel_values"], picture["image_grid_thw"]
+        seconds = float(video["second_per_grid_ts"])
+        return inputs_from(
+            ids, features, video["pixel_values_videos"], video["video_grid_thw"], rope_index, second_per_grid=seconds
+        )
+    if picture:
+        return inputs_from(ids, features, picture["pixel_values"], picture["image_grid_thw"], rope_index, image=True)
+    return inputs_from(ids, features, None, None, rope_index)
+
+
+def inputs_from(
+    ids: torch.Tensor,
+    features: torch.Tensor | None,
+    patches: torch.Tensor | None,
+    grid: torch.Tensor | None,
+    rope_index: Any,
+    *,
+    image: bool = False,
+    second_per_grid: float | None = None,
+) -> Inputs:
+    """Return transformers' inputs of tokens, features and patches, with the positions that follow from them.
+
+    `second_per_grid` is the time between two grids of a video, seconds.
+    """
+    import torch
+
     positions, _ = rope_index(
         ids[None],
-        image_grid_thw=None if grid is None or video else grid[None],
-        video_grid_thw=None if grid is None or picture else grid[None],
+        image_grid_thw=grid[None] if grid is not None and image else None,
+        video_grid_thw=grid[None] if grid is not None and not image else None,
         attention_mask=torch.ones_like(ids)[None],
-        use_audio_in_video=bool(video and heard),
+        use_audio_in_video=grid is not None and not image and features is not None,
         audio_seqlens=None if features is None else torch.tensor([features.shape[1]]),
-        second_per_grids=seconds,
+        second_per_grids=None if second_per_grid is None else torch.tensor([second_per_grid]),
     )
-    return Inputs(ids, positions[:, 0].long(), features, patches, grid, picture is not None)
+    return Inputs(ids, positions[:, 0].long(), features, patches, grid, image)
 
 
 def batch_of(inputs: Sequence[Inputs], answers: Sequence[Sequence[int]], padding: int) -> dict[str, Any]:

@@ -45,10 +45,19 @@ class Reference:
         verdicts = {verdict: self._token(verdict) for verdict in VERDICTS}
         self._choices: list[dict[Any, int]] = [truths] * len(LABELS) + [verdicts]
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
+    @property
+    def rope_index(self) -> Any:
+        """What gives tokens their positions."""
+        return self._model.get_rope_index
+
     def opinion(self, prompt: Any) -> Opinion:
         """Return the decisions to a rendered prompt, the likeliest one at each place."""
-        inputs = inputs_of(prompt, self._model.get_rope_index)
+        opinion: Opinion = self.opinion_on(inputs_of(prompt, self.rope_index))
+        return opinion
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def opinion_on(self, inputs: Inputs) -> Opinion:
+        """Return the decisions to a prompt in transformers' own form."""
         made: list[Any] = [False] * len(LABELS) + ["pass"]
         # Each pass settles at least the first decision that came out otherwise; mostly two passes do.
         for _ in range(len(made) + 1):
