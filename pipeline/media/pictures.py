@@ -64,9 +64,12 @@ def filters(plan: Plan, video: VideoStream, shift_s: float, frames: int, skips: 
     if rate_hz is not None:
         # A frame that claims to come ages later would have `fps` repeat the one before it for ages.
         last_s = (frames + 1) / rate_hz
-        early_s = shift_s + (lead_s(video) if skips else 0.0)
-        clock = f"setpts='min(PTS-{plain(early_s)}/TB,{plain(last_s)}/TB)'"
-        chain += [clock, f"fps=fps={plain(rate_hz)}:round=up:start_time=0"]
+        time = f"PTS-{plain(shift_s)}/TB"
+        early = f"-{plain(lead_s(video))}/TB" if skips else ""
+        chain.append(f"setpts='min({time}{early},{plain(last_s)}/TB)'")
+        # What is taken early ends early: the last frame is shown for one more.
+        chain += ["tpad=stop=1:stop_mode=clone"] if skips else []
+        chain += [f"fps=fps={plain(rate_hz)}:round=up:start_time=0"]
     if premultiplied(plan, video):
         chain += ["format=gbrap", "premultiply=inplace=1"]
     turned = video.orientation in QUARTER_TURNED

@@ -131,6 +131,14 @@ def test_windows_of_a_recording_keep_their_times(make_clip: MakeClip) -> None:
     assert 0 < near.frames_off_s <= NEAR_S
 
 
+@pytest.mark.parametrize("seconds", [0.04, 0.08, 0.48, 0.52, 1.0])
+def test_the_only_frames_of_a_brief_recording_stay(make_clip: MakeClip, seconds: float) -> None:
+    clip = make_clip("brief.mp4", "-f", "lavfi", "-i", COUNTED.format(rate=25, seconds=seconds), *PYRAMID)
+    _, exact, near = both_ways(clip)
+    assert len(near.frames) == len(exact.frames) > 0
+    assert np.abs(times_s(near) - times_s(exact)).max() <= NEAR_S + 0.02
+
+
 VIDEO = VideoStream(0, "h264", 1280, 720, 25.0, 0.0, 20.0)
 PLANNED = Plan((Window(0.0, 20.0),), True, False, 40, 2.0, 480, 256, 0, 0, 1.0)
 
