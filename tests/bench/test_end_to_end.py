@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.end_to_end import figures, of_run, own_figures, without_start
+from bench.end_to_end import agree, figures, of_run, own_figures, without_start
 
 BOTTLENECK = {"limit": None, "held_by": "engine"}
 ROW = {"status": "ok", "degraded": False, "output_tokens": 20, "prompt_tokens": 1700}
@@ -27,6 +27,16 @@ def _run(rows: list[dict[str, Any]] | None = None, screen_s: float = 4.0) -> Any
 def test_the_start_of_ray_data_is_what_a_run_of_fewer_items_took_as_well() -> None:
     assert without_start([_ray_data(40.0, 34.0)]) == 0.5
     assert without_start([_ray_data(40.0, 34.0), _ray_data(38.0, 36.0)]) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("rates", "believed"), [([0.3, 0.4], True), ([0.3, 0.7], False), ([0.09, 0.1], False), ([0.4, 0.09], False)]
+)
+def test_runs_of_ray_data_are_believed_if_they_agree_and_are_not_slower_without_the_start(
+    rates: list[float], believed: bool
+) -> None:
+    said = [_ray_data(40.0, 34.0) | {"items_per_s": rate, "items_per_s_with_start": 0.1} for rate in rates]
+    assert agree(said) is believed
 
 
 def test_a_run_is_rated_by_its_rows_and_the_time_from_the_engines_start_to_the_last_row() -> None:
