@@ -47,7 +47,7 @@ class RehearsalFrontEnd:
             audio_tokens=_AUDIO_TOKENS,
             prompt_tokens=_PROMPT_TOKENS,
         )
-        return work.prepared, FakePrompt(item.item_id, _AUDIO_TOKENS, 0, _PROMPT_TOKENS)
+        return work.prepared, FakePrompt(_AUDIO_TOKENS, 0, _PROMPT_TOKENS)
 
     def so_far(self) -> Prepared:
         """See FrontEnd.so_far."""
@@ -55,4 +55,4 @@ class RehearsalFrontEnd:
 
     def warm_up(self) -> FakePrompt:
         """See FrontEnd.warm_up."""
-        return FakePrompt("warm-up", _AUDIO_TOKENS, 0, _PROMPT_TOKENS)
+        return FakePrompt(_AUDIO_TOKENS, 0, _PROMPT_TOKENS)

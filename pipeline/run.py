@@ -83,7 +83,7 @@ def run_job(job: Job, console: Console, selection: Selection = EVERYTHING) -> in
     keep_memory_level()
     check_source(job.source)
     resolved = resolve(job)
-    unconfined = check_sandbox(job.front_end.sandbox) if job.rehearsal is None else None
+    unconfined = check_sandbox(job.front_end.sandbox) if job.has_real_front_end else None
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     with lock_output(job.output.path, run_id) as dead:
         ledger = read_ledger(job.output.path)

@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 
+from pipeline.engine.arguments import prompt_ids
 from pipeline.engine.base import AnswerForm, Engine, EngineStats
 from pipeline.errors import EngineLost, ItemError
 from pipeline.front_end import FrontEnd, FrontEndSetup
@@ -50,7 +51,7 @@ class Pulse:
 class FrontEndActor:
     def __init__(self, setup: FrontEndSetup) -> None:
         self._front_end: FrontEnd | RehearsalFrontEnd
-        if setup.rehearsal is not None:
+        if setup.rehearsal is not None and setup.rehearsal.front_end == "none":
             self._front_end = RehearsalFrontEnd(setup.rehearsal)
             return
         import torch
@@ -107,7 +108,8 @@ def _engine(setup: FrontEndSetup, form: AnswerForm) -> Engine:
     if setup.rehearsal is not None:
         from pipeline.engine.fake import FakeEngine
 
-        return FakeEngine(setup.rehearsal, setup.engine.arguments["max_num_seqs"], form)
+        ids = prompt_ids(setup.engine) if setup.rehearsal.front_end == "real" else None
+        return FakeEngine(setup.rehearsal, setup.engine.arguments["max_num_seqs"], form, ids)
     from pipeline.engine.vllm import VllmEngine
 
     return VllmEngine(setup.engine, form)
