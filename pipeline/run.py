@@ -382,8 +382,10 @@ async def _unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> 
 
 
 async def _engine_costs(workers: Workers) -> JsonObject:
-    """Return the engine thread's time account, if it tells, and the peak memory of every process that does."""
+    """Return the engine thread's time account, if it tells, the CPU time of the front end, and the peak memory of every
+    process that does."""
     costs: JsonObject = {"peak_memory_bytes": await workers.memory()}
+    costs["front_end_cpu"] = asdict(await workers.front_end_effort())
     with suppress(EngineLost, TimeoutError):
         costs["engine_thread"] = asdict(await workers.engine_stats())
     return costs

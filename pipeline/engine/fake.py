@@ -1,6 +1,7 @@
 """An engine without a model: answers what the job's rehearsal scripts, fails where it says so.
 
-It takes prompts of the rehearsal's front end, and those of the real one, whose tokens it counts. It keeps the same promises as a real one: requests run together, `max_num_seqs` at a time, and can be dropped.
+It takes what the rehearsal's front end makes, and prompts of the real one, whose tokens it counts. It keeps the same
+promises as a real engine: requests run together, `max_num_seqs` at a time, and can be dropped.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.engine.base import AnswerForm, EngineStats
+from pipeline.engine.occupancy import OccupancyMeter
 from pipeline.errors import EngineLost, ItemError
 from pipeline.job import Rehearsal
 from pipeline.records import Completion, JsonObject, TokenChoice
@@ -50,6 +52,11 @@ class _Abort:
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class _MoreToCome:
+    more: bool
+
+
 class FakeEngine:
     """A scripted engine; see `pipeline.engine.base.Engine`. With `ids` it takes rendered prompts, too."""
 
@@ -59,8 +66,9 @@ class FakeEngine:
         self._ids = ids
         self._rehearsal = rehearsal
         self._seats = max_num_seqs
+        self._occupancy = OccupancyMeter(max_num_seqs)
         self._text = json.dumps(_answer(form.schema), separators=(",", ":"))
-        self._inbox: queue.SimpleQueue[_Add | _Abort | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Add | _Abort | _MoreToCome | None] = queue.SimpleQueue()
         self._waiting: deque[_Add] = deque()
         self._running: dict[str, _Add] = {}
         self._due: list[tuple[float, int, str]] = []
@@ -84,6 +92,9 @@ class FakeEngine:
     def abort(self, request_id: str) -> None:
         self._inbox.put(_Abort(request_id))
 
+    def more_to_come(self, more: bool) -> None:
+        self._inbox.put(_MoreToCome(more))
+
     def stats(self) -> EngineStats:
         return EngineStats(
             step_s=self._step_s,
@@ -95,6 +106,7 @@ class FakeEngine:
             beats=self._steps,
             unfinished=self._inbox.qsize() + len(self._waiting) + len(self._running),
             cache_used=len(self._running) / self._seats,
+            occupancy=self._occupancy.account(),
         )
 
     def describe(self) -> str:
@@ -128,8 +140,11 @@ class FakeEngine:
                 return False
             if isinstance(command, _Abort):
                 self._drop(command.request_id)
+            elif isinstance(command, _MoreToCome):
+                self._occupancy.more_to_come(command.more, time.monotonic())
             else:
                 self._waiting.append(command)
+                self._occupancy.taken(time.monotonic())
             if self._inbox.empty():
                 return self._spent(started, busy)
 
@@ -170,6 +185,7 @@ class FakeEngine:
             request = self._running.pop(request_id, None)
             if request is not None:
                 self._finished += 1
+                self._occupancy.answered(now)
                 request.future.set_result(self._completion(request, now))
 
     def _completion(self, request: _Add, now: float) -> Completion:
@@ -195,6 +211,7 @@ class FakeEngine:
                 return
             self._waiting.remove(request)
         self._aborted += 1
+        self._occupancy.dropped(time.monotonic())
         request.future.set_exception(ItemError("deadline", "the request was aborted in the engine"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import sys
 import threading
@@ -48,9 +49,18 @@ class Pulse:
     resident_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """CPU seconds that a front-end worker and its programs took since its first item, and how many items it got."""
+
+    cpu_s: float
+    items: int
+
+
 class FrontEndActor:
     def __init__(self, setup: FrontEndSetup) -> None:
         self._front_end: FrontEnd | RehearsalFrontEnd
+        self._items, self._idle_cpu_s = 0, 0.0
         if setup.rehearsal is not None and setup.rehearsal.front_end == "none":
             self._front_end = RehearsalFrontEnd(setup.rehearsal)
             return
@@ -60,6 +70,9 @@ class FrontEndActor:
         self._front_end = FrontEnd(setup)
 
     def prepare(self, item: Item, request_id: str, budget_s: float, forecast: Forecast | None) -> tuple[Prepared, Any]:
+        if self._items == 0:
+            self._idle_cpu_s = cpu_s()
+        self._items += 1
         return self._front_end.prepare(item, request_id, budget_s, forecast)
 
     def warm_up(self) -> Any:
@@ -72,6 +85,10 @@ class FrontEndActor:
     @ray.method(concurrency_group=WATCH)  # type: ignore[untyped-decorator]
     def peak_bytes(self) -> int:
         return peak_memory_bytes()
+
+    @ray.method(concurrency_group=WATCH)  # type: ignore[untyped-decorator]
+    def effort(self) -> Effort:
+        return Effort(cpu_s() - self._idle_cpu_s, self._items) if self._items else Effort(0.0, 0)
 
 
 class EngineActor:
@@ -93,6 +110,9 @@ class EngineActor:
 
     async def describe(self) -> str:
         return self._engine.describe()
+
+    async def more_to_come(self, more: bool) -> None:
+        self._engine.more_to_come(more)
 
     async def pulse(self) -> Pulse:
         return Pulse(self._engine.stats(), resident_bytes())
@@ -118,6 +138,12 @@ def _engine(setup: FrontEndSetup, form: AnswerForm) -> Engine:
 def peak_memory_bytes() -> int:
     """Return the largest resident size this process has had, bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds of this process, all of its threads, and of the programs that it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def resident_bytes() -> int:

@@ -61,6 +61,21 @@ def test_requests_run_together_as_many_as_there_are_seats() -> None:
         assert one.stats().finished == 8
 
 
+def test_occupancy_tells_how_long_all_seats_were_taken_while_more_was_to_come() -> None:
+    with engine(seats=2, answer_s=0.2) as one:
+        one.submit("warm-up", prompt()).result(5)
+        one.more_to_come(True)
+        one.submit("a-1", prompt()).result(5)
+        for future in [one.submit(f"{n}-1", prompt()) for n in range(4)]:
+            future.result(5)
+        one.more_to_come(False)
+        one.submit("z-1", prompt()).result(5)
+        found = one.stats().occupancy
+    assert (found.seats, found.answers) == (2, 6)
+    assert found.full_s == pytest.approx(0.4, abs=0.15) and found.tail_s == pytest.approx(0.2, abs=0.1)
+    assert found.span_s == pytest.approx(0.8, abs=0.25) and found.full_answers >= 2
+
+
 def test_a_dropped_request_frees_its_seat_and_says_deadline() -> None:
     with engine(seats=1, faults={"hang": 1.0}) as one:
         running, waiting = one.submit("a-1", prompt()), one.submit("b-1", prompt())
