@@ -30,6 +30,7 @@ from pipeline.driver import Driver, Intake
 from pipeline.errors import EngineLost, JobError, WorkersLost
 from pipeline.events import EventLog
 from pipeline.hardware.memory import keep_memory_level, total_bytes
+from pipeline.hardware.processors import idle_cpu_s
 from pipeline.job import Job
 from pipeline.ledger import Ledger, check_fingerprints, describe, read_ledger
 from pipeline.lock import lock_output, run_folder
@@ -192,9 +193,11 @@ async def _screen_all(
         costs["canary"] = canary.summary()
         if canary.failed:
             return _REFUSED, costs
-        screened = time.monotonic()
+        screened, idle_s = time.monotonic(), idle_cpu_s()
         early = await _drive(resolved, workers, worklist, run_id, tally, events, progress, stop)
         costs["screen_s"] = time.monotonic() - screened
+        if idle_s is not None:
+            costs["idle_cpu_s"] = (idle_cpu_s() or idle_s) - idle_s
         workers.stop_watching()
         costs |= {"held_s": dict(tally.held_s), "engine_restarts": workers.engine_restarts()}
         if not watching.done():  # who lost Ray has a minute left

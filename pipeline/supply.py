@@ -20,7 +20,8 @@ class Supply:
     `occupancy` is the share (0..1) of the time from its first request to its last answer in which all `seats` were
     taken or nothing more was to come. `engine_items_per_s` is what it answers with a full batch: measured, or, where
     its batch was hardly ever full (`extrapolated`), what it would if answers took no longer then; that is an upper
-    bound. `cpu_s_per_item` is what the front end takes for an item, its programs included.
+    bound. `cpu_s_per_item` is what the front end takes for an item, its programs included; `cores_had` is what it
+    took a second, and what nobody used: no more was there for it beside others.
     """
 
     occupancy: float
@@ -28,6 +29,7 @@ class Supply:
     engine_items_per_s: float | None
     extrapolated: bool
     cpu_s_per_item: float | None
+    cores_had: float | None = None
 
     @property
     def cores_needed(self) -> float | None:
@@ -37,8 +39,9 @@ class Supply:
         return self.engine_items_per_s * self.cpu_s_per_item
 
     def starved_by(self, cores: int) -> bool:
-        """Return whether the engine waited because so many cores are too few for the front end."""
-        return self.occupancy < WELL_FED and (self.cores_needed or 0.0) > cores
+        """Return whether the engine waited because these cores, or what others left of them, were too few."""
+        had = cores if self.cores_had is None else min(cores, self.cores_had)
+        return self.occupancy < WELL_FED and (self.cores_needed or 0.0) > had
 
     def facts(self) -> JsonObject:
         """Return the keys for run.json."""
@@ -49,6 +52,7 @@ class Supply:
             "engine_items_per_s_extrapolated": self.extrapolated,
             "front_end_cpu_s_per_item": self.cpu_s_per_item,
             "front_end_cores_needed": self.cores_needed,
+            "front_end_cores_had": self.cores_had,
         }
 
     def sentence(self, cores: int) -> str:
@@ -57,9 +61,10 @@ class Supply:
         if self.cores_needed is None or self.occupancy >= WELL_FED:
             return said
         rate = f"{'at most ' if self.extrapolated else ''}{self.engine_items_per_s:.3g} items/s"
+        left = "" if self.cores_had is None else f", of which it could have {min(cores, self.cores_had):.1f}"
         return (
             f"{said}; keeping up with its {rate} at {self.cpu_s_per_item:.2g} CPU seconds an item in the front end "
-            f"takes {self.cores_needed:.1f} cores, here are {cores}"
+            f"takes {self.cores_needed:.1f} cores, here are {cores}{left}"
         )
 
 
@@ -69,6 +74,8 @@ def find_supply(costs: JsonObject) -> Supply | None:
     if not account or account["span_s"] <= 0:
         return None
     cpu: Any = costs.get("front_end_cpu") or {}
+    screen_s, idle_s = costs.get("screen_s"), costs.get("idle_cpu_s")
+    had = (cpu.get("cpu_s", 0.0) + idle_s) / screen_s if screen_s and idle_s is not None else None
     rate, extrapolated = _full_rate(account)
     return Supply(
         occupancy=min(1.0, (account["full_s"] + account["tail_s"]) / account["span_s"]),
@@ -76,6 +83,7 @@ def find_supply(costs: JsonObject) -> Supply | None:
         engine_items_per_s=rate,
         extrapolated=extrapolated,
         cpu_s_per_item=cpu["cpu_s"] / cpu["items"] if cpu.get("items") else None,
+        cores_had=had,
     )
 
 

@@ -40,6 +40,17 @@ def test_an_engine_that_was_fed_needs_no_more_cores_whatever_an_item_costs() -> 
     assert not found.starved_by(1) and "cores" not in found.sentence(1)
 
 
+def test_what_other_work_on_the_machine_left_is_what_counts() -> None:
+    """An item at 0.1 CPU seconds, 20 of them a second, need two cores; others took one of them."""
+    account = {"seats": 4, "span_s": 10.0, "full_s": 4.0, "tail_s": 0.0, "seat_s": 30.0, "answers": 100}
+    account |= {"full_answers": 80}
+    costs = {"engine_thread": {"occupancy": account}, "front_end_cpu": {"cpu_s": 10.0, "items": 100}, "screen_s": 10.0}
+    beside, quiet = find_supply(costs | {"idle_cpu_s": 2.0}), find_supply(costs | {"idle_cpu_s": 30.0})
+    assert beside is not None and quiet is not None
+    assert beside.cores_had == pytest.approx(1.2) and beside.starved_by(4) and not quiet.starved_by(4)
+    assert beside.sentence(4).endswith("takes 2.0 cores, here are 4, of which it could have 1.2")
+
+
 def test_what_is_not_known_is_not_claimed() -> None:
     assert find_supply({}) is None and find_supply({"engine_thread": {}}) is None
     nothing = {"seats": 4, "span_s": 0.0, "full_s": 0.0, "tail_s": 0.0, "seat_s": 0.0, "answers": 0, "full_answers": 0}
