@@ -160,7 +160,7 @@ class Phases:
 class Prepared:
     """What the front end knows of an item, without the tensors; `error` is set when there is nothing to ask.
 
-    `prompt_bytes` is about what the prompt takes in the object store. `lesser_look` says what was given up so that
+    `prompt_bytes` is what the prompt's arrays take in the object store. `lesser_look` says what was given up so that
     the item can be answered in its time, None if nothing; `short_answer` asks the engine for one.
     """
 

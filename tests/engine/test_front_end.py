@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import pipeline.media.looking
+from pipeline import pixels
 from pipeline.errors import ItemError
 from pipeline.front_end import FrontEnd
 from pipeline.records import Item
+from pipeline.resolve import Resolved
 from tests.engine.test_vllm import recording
 
 pytestmark = pytest.mark.engine
@@ -55,6 +59,20 @@ def test_a_good_file_is_known_before_the_engine_sees_it(front_end: FrontEnd) -> 
     assert prepared.prompt_tokens == len(prompt["prompt_token_ids"])
     times = prepared.phases
     assert None not in (times.fetch_s, times.probe_s, times.plan_s, times.decode_s, times.render_s)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_bytes_of_a_prompt_are_those_that_it_takes_when_it_is_handed_over(
+    front_end: FrontEnd, resolved: Resolved, dtype: str
+) -> None:
+    setup = replace(resolved.engine, arguments=resolved.engine.arguments | {"dtype": dtype})
+    try:
+        one = FrontEnd(replace(resolved.front_end, engine=setup)) if dtype == "bfloat16" else front_end
+        prepared, prompt = one.prepare(item_of(CLIPS / "telescope_mirror.mp4"), "bytes", 60.0)
+    finally:
+        pixels.install(torch.float32)  # patches are made in one type by all of a process
+    handed_over = len(pickle.dumps(prompt, protocol=5))
+    assert 0.9 * handed_over < prepared.prompt_bytes < handed_over
 
 
 def test_a_file_that_goes_away_between_listing_and_reading_is_missing(front_end: FrontEnd, tmp_path: Path) -> None:
