@@ -29,7 +29,7 @@ from bench.runs import Ended, screen
 SEATS = 8
 LEAST_OCCUPANCY = 0.95
 SCREEN_S = 40
-HEAVY_RATE, HEAVY_CLIPS = 20.0, 40
+HEAVY_RATE, HEAVY_CLIPS = 20.0, 24
 # Without a core for driver, Ray and the engine's thread, the front end does not get what the machine has.
 _FOR_OTHERS = 0.85
 _SOUND_S, _SOUND_HZ = 3, 16_000
