@@ -103,11 +103,13 @@ class Driver:
         committing = asyncio.create_task(self._commit_as_due())
         committing.add_done_callback(self._keep_failure)
         try:
+            self._workers.more_to_come(True)
             async for item, todo in self._in_turn(work):
                 if todo.replaces is not None and todo.replaces.reason == "engine_lost":
                     self._again.append(_Again(item, todo, History(deaths=DEATHS_BEFORE_ALONE - 1)))
                 elif not await self._admit(item, todo, History(), stop):
                     break
+            self._workers.more_to_come(False)
             await self._all_done(stop)
             await self._try_again(stop)
         finally:

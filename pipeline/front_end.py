@@ -113,7 +113,7 @@ class FrontEnd:
         looked_at = seen.facts, seen.plan, seen.decoded, seen.duration_s
         rendered = work.timed("render_s", lambda: self.renderer.render(request_id, *looked_at))
         self._looker.pace.rendered(tokens.audio + tokens.video, work.prepared.phases.render_s or 0.0)
-        work.learn(prompt_tokens=rendered.prompt_tokens, prompt_bytes=_prompt_bytes(seen.decoded))
+        work.learn(prompt_tokens=rendered.prompt_tokens, prompt_bytes=rendered.array_bytes)
         return rendered.prompt
 
     def _signals(self, decoded: Decoded) -> Signals:
@@ -172,12 +172,6 @@ def fetch(path: bytes, left_s: Callable[[], float]) -> tuple[str, int]:
         except OSError as error:
             raise ItemError("source_unreadable", f"reading the file failed: {error.strerror}") from error
     return digest.hexdigest(), size
-
-
-def _prompt_bytes(decoded: Decoded) -> int:
-    """Return what patches and features of this sound and these frames take as float32: 4 bytes a colour value, 128 mel
-    bins for 160 samples; half as much where the engine takes bfloat16."""
-    return 4 * decoded.frames.size + 4 * 128 * len(decoded.pcm) // 160
 
 
 def _synthetic() -> tuple[MediaFacts, Plan, Decoded]:

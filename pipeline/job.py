@@ -270,11 +270,14 @@ class Faults(Settings):
 
 
 class Rehearsal(Settings):
-    """A run without ffmpeg and model: files are read and rows written, but nobody looks. It shows what a source, an
-    output, a schedule and a dashboard do, also when things go wrong; every verdict is `review`."""
+    """A run without a model: files are read and rows written, but nobody looks. It shows what a source, an output, a
+    schedule and a dashboard do, also when things go wrong; every verdict is `review`."""
 
+    front_end: Literal["none", "real"] = "none"
+    """`none` reads files without ffmpeg; `real` decodes and renders them for `model` as any run does, and only the
+    engine is rehearsed: it shows whether the front end keeps up with an engine of `answer_s`."""
     front_end_s: float = Field(default=0.0, ge=0, le=3600)
-    """Time the front end takes for an item."""
+    """Time a front end that is `none` takes for an item."""
     answer_s: float = Field(default=0.05, ge=0, le=3600)
     """Time an answer takes; `engine.max_num_seqs` are made at once."""
     slow_s: float = Field(default=5.0, ge=0, le=3600)
@@ -282,6 +285,13 @@ class Rehearsal(Settings):
     seed: int = 0
     """Another seed strikes other items."""
     faults: Faults = Faults()
+
+    @model_validator(mode="after")
+    def _of_one_front_end(self) -> Self:
+        scripted = self.front_end_s or self.faults.front_end_dies or self.faults.front_end_hangs
+        if self.front_end == "real" and scripted:
+            raise ValueError("front_end_s, front_end_dies and front_end_hangs are for front_end: none")
+        return self
 
 
 class Job(Settings):
@@ -303,6 +313,17 @@ class Job(Settings):
     canary: Canary = Canary()
     rehearsal: Rehearsal | None = None
     """Set it to rehearse the run without a model; rows of rehearsals do not mix with others."""
+
+    @model_validator(mode="after")
+    def _counted_prompts(self) -> Self:
+        if self.has_real_front_end and self.rehearsal is not None and self.engine.render_in == "engine":
+            raise ValueError("rehearsal.front_end: real renders in the front end; leave engine.render_in at auto")
+        return self
+
+    @property
+    def has_real_front_end(self) -> bool:
+        """Whether recordings are decoded and rendered."""
+        return self.rehearsal is None or self.rehearsal.front_end == "real"
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:

@@ -5,7 +5,7 @@ Runs in the front-end workers; the engine's thread gets ready tokens and tensors
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,15 @@ _FRAME_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt ready for the engine; `prompt_tokens` is 0 when the engine itself will tokenise it."""
+    """A prompt ready for the engine; `prompt_tokens` is 0 when the engine itself will tokenise it.
+
+    `array_bytes` is what its tensors and arrays hold: what it takes in the object store but for a few kilobytes.
+    """
 
     prompt: Any
     tokens: MediaTokens
     prompt_tokens: int
+    array_bytes: int
 
 
 def text_token_bound(policy: Policy) -> int:
@@ -100,7 +104,7 @@ class Renderer:
         plain = self._plain(request_id, facts, plan, decoded, duration_s)
         expected = expected_tokens(decoded, plan)
         if self._renderer is None:
-            return Rendered(plain, expected, 0)
+            return Rendered(plain, expected, 0, _array_bytes(plain))
         from vllm.renderers.inputs.preprocess import parse_model_prompt
 
         try:
@@ -117,7 +121,7 @@ class Renderer:
                 "prompt_too_long", f"the prompt has {len(tokens)} tokens, engine.max_model_len is {longest}"
             )
         check_tokens(count_media_tokens(tokens, self._ids), expected)
-        return Rendered(ready, expected, len(tokens))
+        return Rendered(ready, expected, len(tokens), _array_bytes(ready.get("mm_kwargs")))
 
     def _plain(
         self, request_id: str, facts: MediaFacts, plan: Plan, decoded: Decoded, duration_s: float | None
@@ -139,6 +143,19 @@ class Renderer:
             # one entry of the engine's encoder cache: the second item would be answered for the first one's sound.
             "multi_modal_uuids": {name: [f"{request_id}-{name}"] for name in data},
         }
+
+
+def _array_bytes(value: Any) -> int:
+    """Return the bytes of all tensors and arrays in nested mappings, sequences and vLLM's field elements."""
+    size = getattr(value, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    if isinstance(value, Mapping):
+        return sum(map(_array_bytes, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(_array_bytes, value))
+    # vLLM's MultiModalFieldElem holds its tensor in `data`.
+    return _array_bytes(value.data) if hasattr(value, "data") else 0
 
 
 def _media(facts: MediaFacts, plan: Plan, decoded: Decoded) -> tuple[JsonObject, JsonObject, list[str]]:

@@ -178,7 +178,7 @@ class Prepared:
     """What the front end knows of an item, without the tensors; `error` is set when there is nothing to ask, `gate` to
     the rule of the policy that answers without the model.
 
-    `prompt_bytes` is about what the prompt takes in the object store. `lesser_look` says what was given up so that
+    `prompt_bytes` is what the prompt's arrays take in the object store. `lesser_look` says what was given up so that
     the item can be answered in its time, None if nothing; `short_answer` asks the engine for one. `file_state` is what
     `front_end.file_state` said of the file before it was hashed.
     """

@@ -61,7 +61,7 @@ class RehearsalFrontEnd:
             audio_tokens=_AUDIO_TOKENS,
             prompt_tokens=_PROMPT_TOKENS,
         )
-        return work.prepared, FakePrompt(item.item_id, _AUDIO_TOKENS, 0, _PROMPT_TOKENS)
+        return work.prepared, FakePrompt(_AUDIO_TOKENS, 0, _PROMPT_TOKENS)
 
     def _die_if_scripted(self, item: Item, request_id: str) -> None:
         if attempt_of(request_id) == 1 and fault_of(item.item_id, self._rehearsal) == "front_end_dies":
@@ -73,4 +73,4 @@ class RehearsalFrontEnd:
 
     def warm_up(self) -> FakePrompt:
         """See FrontEnd.warm_up."""
-        return FakePrompt("warm-up", _AUDIO_TOKENS, 0, _PROMPT_TOKENS)
+        return FakePrompt(_AUDIO_TOKENS, 0, _PROMPT_TOKENS)

@@ -159,5 +159,5 @@ def _fingerprint(
         "token_budget": token_budget,
         "calibration": calibration.model_dump(mode="json") if calibration else None,
         "schema": SCHEMA_VERSION,
-    } | ({"rehearsal": True} if job.rehearsal else {})
+    } | ({"rehearsal": job.rehearsal.front_end} if job.rehearsal else {})
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]

@@ -31,6 +31,7 @@ from pipeline.driver import Driver, Intake
 from pipeline.errors import EngineLost, JobError, WorkersLost
 from pipeline.events import EventLog
 from pipeline.hardware.memory import keep_memory_level, total_bytes
+from pipeline.hardware.processors import idle_cpu_s
 from pipeline.job import Job
 from pipeline.ledger import Ledger, check_fingerprints, describe, read_ledger
 from pipeline.lock import lock_output, run_folder
@@ -84,7 +85,7 @@ def run_job(job: Job, console: Console, selection: Selection = EVERYTHING) -> in
     keep_memory_level()
     check_source(job.source)
     resolved = resolve(job)
-    unconfined = check_sandbox(job.front_end.sandbox) if job.rehearsal is None else None
+    unconfined = check_sandbox(job.front_end.sandbox) if job.has_real_front_end else None
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     with lock_output(job.output.path, run_id) as dead:
         reuse = job.source.duplicates == "reuse"
@@ -194,9 +195,11 @@ async def _screen_all(
         costs["canary"] = canary.summary()
         if canary.failed:
             return _REFUSED, costs
-        screened = time.monotonic()
+        screened, idle_s = time.monotonic(), idle_cpu_s()
         early = await _drive(resolved, workers, worklist, run_id, tally, events, progress, stop)
         costs["screen_s"] = time.monotonic() - screened
+        if idle_s is not None:
+            costs["idle_cpu_s"] = (idle_cpu_s() or idle_s) - idle_s
         workers.stop_watching()
         costs |= {"held_s": dict(tally.held_s), "engine_restarts": workers.engine_restarts()}
         if not watching.done():  # who lost Ray has a minute left
@@ -386,8 +389,10 @@ async def _unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> 
 
 
 async def _engine_costs(workers: Workers) -> JsonObject:
-    """Return the engine thread's time account, if it tells, and the peak memory of every process that does."""
+    """Return the engine thread's time account, if it tells, the CPU time of the front end, and the peak memory of every
+    process that does."""
     costs: JsonObject = {"peak_memory_bytes": await workers.memory()}
+    costs["front_end_cpu"] = asdict(await workers.front_end_effort())
     with suppress(EngineLost, TimeoutError):
         costs["engine_thread"] = asdict(await workers.engine_stats())
     return costs

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pipeline.histogram import QUANTILE_ERROR, Histogram
 from pipeline.progress import Tally
 from pipeline.records import JsonObject
+from pipeline.supply import Supply, find_supply
 
 Limit = Literal["front_end", "engine", "output"]
 
@@ -152,6 +153,7 @@ class Ending:
             "sla": sla_facts(tally, self.means.sla_s),
             "phase_s": dict(tally.phase_s),
             "phase_share": phase_shares(tally.phase_s),
+            "occupancy": None if (supply := find_supply(self.costs)) is None else supply.facts(),
             "bottleneck": None if bottleneck is None else bottleneck.facts(),
             "elapsed_s": self.elapsed_s,
         } | self.costs
@@ -167,6 +169,8 @@ class Ending:
         bottleneck = find_bottleneck(tally, self.means, self.costs)
         if bottleneck is not None and tally.done > self.means.most_items:  # fewer show no limit
             yield f"  {bottleneck.sentence()}"
+            if (supply := find_supply(self.costs)) is not None:
+                yield f"  {supply.sentence(self.means.cores)}"
         for reason, count in tally.reasons.most_common():
             yield f"  {count} x {reason}"
         if tally.gone:
@@ -238,7 +242,7 @@ def find_bottleneck(tally: Tally, means: Means, costs: JsonObject) -> Bottleneck
         return None
     phase = max(shares, key=lambda name: shares[name])
     busy = _busy(tally, means, costs)
-    limit = _limit(tally, means, busy, tally.phase_s[phase])
+    limit = _limit(tally, means, busy, find_supply(costs), tally.phase_s[phase])
     held = None if limit is not None else _held(costs)
     less = _FEWER_FRAMES if tally.video_tokens >= tally.audio_tokens else _LESS_SOUND
     advice = _held_advice(held, shares, less, means) if held is not None else _advice(limit, phase, shares, less, means)
@@ -272,11 +276,12 @@ def _held(costs: JsonObject) -> Held | None:
     return Held(by, _HELD_WHY.get(by, by), share)
 
 
-def _limit(tally: Tally, means: Means, busy: Busy, largest_s: float) -> Limit | None:
+def _limit(tally: Tally, means: Means, busy: Busy, supply: Supply | None, largest_s: float) -> Limit | None:
     writing_s = tally.phase_s.get("commit", 0.0) - tally.done * means.commit_every_s
     if writing_s > largest_s:
         return "output"
-    if (busy.front_end or 0.0) >= _SATURATED:
+    starved = supply is not None and supply.starved_by(means.cores)
+    if (busy.front_end or 0.0) >= _SATURATED or starved:
         return "front_end"
     return "engine" if (busy.engine or 0.0) >= _SATURATED else None
 

@@ -55,6 +55,11 @@ class Scripted:
         self._prepare, self._ask, self._fetch = prepare, ask, fetch
         self.killed = 0
         self.held = 0
+        self.asked = 0
+        self.told: list[tuple[bool, int]] = []
+
+    def more_to_come(self, more: bool) -> None:
+        self.told.append((more, self.asked))
 
     @asynccontextmanager
     async def free_front_end(self, timeout_s: float | None = None) -> AsyncIterator[Scripted]:
@@ -77,6 +82,7 @@ class Scripted:
         return replace(result, phases=spent), None if result.error_code else request_id
 
     async def ask(self, request_id: str, prompt: Any, timeout_s: float, **_: bool) -> Completion:
+        self.asked += 1
         result = self._ask(request_id)
         answer: Completion = await result if asyncio.iscoroutine(result) else result
         return answer
@@ -154,6 +160,14 @@ def test_every_item_is_answered_and_committed(tmp_path: Path) -> None:
     assert len(rows) == 25
     assert {row.status for row in rows.values()} == {"ok"}
     assert rows["item0"].attempts == 1 and rows["item0"].decode_s == pytest.approx(0.1)
+
+
+def test_the_engine_hears_when_the_screening_begins_and_when_the_last_item_is_admitted(tmp_path: Path) -> None:
+    workers = Scripted(lambda _: READY)
+    drive(tmp_path, workers, 10, most_items=2)
+    (begun, asked_before), (over, asked) = workers.told
+    assert (begun, over, asked_before) == (True, False, 0)
+    assert 7 <= asked < 10  # at most two were under way
 
 
 def test_an_item_whose_worker_dies_once_is_tried_again(tmp_path: Path) -> None:

@@ -90,3 +90,14 @@ def test_another_way_to_read_files_changes_the_fingerprint(monkeypatch: pytest.M
     before = resolved().fingerprint
     monkeypatch.setattr("pipeline.media.VERSION", 0)
     assert resolved().fingerprint != before
+
+
+def test_a_rehearsal_of_the_engine_alone_has_rows_of_its_own_and_scripts_no_front_end() -> None:
+    alone, whole = "rehearsal={front_end: real}", "rehearsal={answer_s: 0.1}"
+    prints = {resolved(*overrides).fingerprint for overrides in ((), (alone,), (whole,))}
+    assert len(prints) == 3
+    for keys in ("front_end_s: 1", "faults: {front_end_dies: 0.1}", "faults: {front_end_hangs: 0.1}"):
+        with pytest.raises(JobError, match="are for front_end: none"):
+            resolved(f"rehearsal={{front_end: real, {keys}}}")
+    with pytest.raises(JobError, match=r"leave engine\.render_in at auto"):
+        resolved(alone, "engine.render_in=engine")

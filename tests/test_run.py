@@ -30,6 +30,7 @@ from pipeline.records import Completion, Item, JsonObject, Prepared
 from pipeline.run import run_job
 from pipeline.selection import EVERYTHING, Selection, Shard
 from pipeline.source import list_items
+from pipeline.workers.actors import Effort
 from tests.test_calibration import CONTENT as CALIBRATION
 from tests.test_checkpoint import OTHER_DIGEST, write_checkpoint
 from tests.test_driver import GOOD, READY, Scripted
@@ -118,6 +119,9 @@ class FakeWorkers(Scripted):
 
     async def engine_stats(self) -> EngineStats:
         return EngineStats(0.0, 0.0, 0.0, 0, 0, 0)
+
+    async def front_end_effort(self) -> Effort:
+        return Effort(3.0, 2)
 
     async def memory(self) -> dict[str, int]:
         return {}

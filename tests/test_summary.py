@@ -241,3 +241,20 @@ def test_the_keys_that_programs_read_are_there_and_are_json() -> None:
     assert {*before, "phase_s", "elapsed_s", "screen_s", "engine_thread", "canary"} <= set(facts)
     assert {"sla", "phase_share", "bottleneck", "missing_count"} <= set(facts)
     assert json.loads(json.dumps(facts)) == facts
+
+
+def test_an_engine_that_waits_for_too_few_cores_makes_the_front_end_the_limit_and_names_the_cores() -> None:
+    """Workers that wait for a core beside other work look less than busy throughout."""
+    account = {"seats": 4, "span_s": 10.0, "full_s": 2.0, "tail_s": 0.0, "seat_s": 8.0, "answers": 40}
+    account |= {"full_answers": 40}
+    told = costs(9.9, screen_s=10.0, front_end_cpu={"cpu_s": 36.0, "items": 40})
+    told["engine_thread"] |= {"occupancy": account}
+    tally = tally_of(*(row(1.0, decode=0.3) for _ in range(40)))
+    starved = find_bottleneck(tally, replace(MEANS, cores=2), told)
+    assert starved is not None and starved.limit == "front_end"
+    fitting = find_bottleneck(tally, replace(MEANS, cores=20), told)
+    assert fitting is not None and fitting.limit == "engine"
+    ending = Ending(tally, Missing(), replace(MEANS, cores=2), 0, 12.0, told)
+    assert ending.facts()["occupancy"]["front_end_cores_needed"] == pytest.approx(18.0)
+    said = list(ending.lines("x", "finished", "out"))
+    assert any("nothing left to do 20 % of its time; keeping up with its 20 items/s" in line for line in said)

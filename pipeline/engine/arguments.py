@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.errors import JobError, nearest
 from pipeline.hardware.devices import EngineSetup
 from pipeline.records import JsonObject
+from pipeline.tokens import PlaceholderIds, placeholder_ids
 
 # Arguments of ours that a version may lack: it then works as before they were introduced.
 _OPTIONAL = ("reasoning_config", "skip_mm_profiling")
@@ -29,3 +30,8 @@ def engine_config(setup: EngineSetup) -> Any:
     from vllm.engine.arg_utils import EngineArgs
 
     return EngineArgs(**engine_arguments(setup)).create_engine_config()
+
+
+def prompt_ids(setup: EngineSetup) -> PlaceholderIds:
+    """Return the tokens that stand for media in this checkpoint's prompts; loads vLLM, and no weights."""
+    return placeholder_ids(engine_config(setup).model_config.hf_config)

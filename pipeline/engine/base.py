@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pipeline.engine.occupancy import Occupancy
 from pipeline.records import Completion, JsonObject
 
 
@@ -37,6 +38,8 @@ class EngineStats:
     """Requests that wait to be taken, wait or run."""
     cache_used: float = 0.0
     """Share of the KV cache's blocks that requests hold."""
+    occupancy: Occupancy = field(default_factory=Occupancy)
+    """How full the batch was."""
 
     def plus(self, other: EngineStats) -> EngineStats:
         """Return the account of two engines, one after the other; what is now is that of `other`."""
@@ -50,6 +53,7 @@ class EngineStats:
             beats=self.beats + other.beats,
             unfinished=other.unfinished,
             cache_used=other.cache_used,
+            occupancy=self.occupancy.plus(other.occupancy),
         )
 
 
@@ -68,6 +72,9 @@ class Engine(Protocol):
 
     def abort(self, request_id: str) -> None:
         """Drop a request; its future raises ItemError `deadline`. Unknown or finished requests are ignored."""
+
+    def more_to_come(self, more: bool) -> None:
+        """Hear that a screening begins (True), or that all of it has been admitted (False); see OccupancyMeter."""
 
     def stats(self) -> EngineStats:
         """Return the time account of the engine's thread."""

@@ -1,6 +1,7 @@
 """An engine without a model: answers what the job's rehearsal scripts, fails where it says so.
 
-It keeps the same promises as a real one: requests run together, `max_num_seqs` at a time, and can be dropped.
+It takes what the rehearsal's front end makes, and prompts of the real one, whose tokens it counts. It keeps the same
+promises as a real engine: requests run together, `max_num_seqs` at a time, and can be dropped.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.engine.base import AnswerForm, EngineStats
+from pipeline.engine.occupancy import OccupancyMeter
 from pipeline.errors import EngineLost, ItemError
 from pipeline.job import Rehearsal
 from pipeline.records import Completion, JsonObject, TokenChoice
+from pipeline.tokens import PlaceholderIds, count_media_tokens
 
 _FOR_EVER_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class FakePrompt:
-    """What a rehearsal's front end hands over instead of a prompt."""
+    """What a rehearsal's front end hands over instead of a prompt; of a real prompt, how many tokens it holds."""
 
-    item_id: str
     audio_tokens: int
     video_tokens: int
     prompt_tokens: int
@@ -50,14 +52,23 @@ class _Abort:
     request_id: str
 
 
-class FakeEngine:
-    """A scripted engine; see `pipeline.engine.base.Engine`."""
+@dataclass(frozen=True, slots=True)
+class _MoreToCome:
+    more: bool
 
-    def __init__(self, rehearsal: Rehearsal, max_num_seqs: int, form: AnswerForm) -> None:
+
+class FakeEngine:
+    """A scripted engine; see `pipeline.engine.base.Engine`. With `ids` it takes rendered prompts, too."""
+
+    def __init__(
+        self, rehearsal: Rehearsal, max_num_seqs: int, form: AnswerForm, ids: PlaceholderIds | None = None
+    ) -> None:
+        self._ids = ids
         self._rehearsal = rehearsal
         self._seats = max_num_seqs
+        self._occupancy = OccupancyMeter(max_num_seqs)
         self._text = json.dumps(_answer(form.schema), separators=(",", ":"))
-        self._inbox: queue.SimpleQueue[_Add | _Abort | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Add | _Abort | _MoreToCome | None] = queue.SimpleQueue()
         self._waiting: deque[_Add] = deque()
         self._running: dict[str, _Add] = {}
         self._due: list[tuple[float, int, str]] = []
@@ -67,10 +78,11 @@ class FakeEngine:
         self._thread = threading.Thread(target=self._run, name="engine-steps", daemon=True)
         self._thread.start()
 
-    def submit(self, request_id: str, prompt: FakePrompt, short: bool = False) -> Future[Any]:  # noqa: ARG002
-        """See Engine.submit; the one answer there is is short."""
+    def submit(self, request_id: str, prompt: Any, short: bool = False) -> Future[Any]:  # noqa: ARG002
+        """See Engine.submit; the one answer there is is short. `prompt` is a FakePrompt or a rendered prompt."""
         future: Future[Any] = Future()
-        self._inbox.put(_Add(request_id, prompt, attempt_of(request_id), future, time.monotonic()))
+        held = prompt if isinstance(prompt, FakePrompt) else _counted(prompt, self._ids)
+        self._inbox.put(_Add(request_id, held, attempt_of(request_id), future, time.monotonic()))
         return future
 
     def completion(self, output: Completion) -> Completion:
@@ -79,6 +91,9 @@ class FakeEngine:
 
     def abort(self, request_id: str) -> None:
         self._inbox.put(_Abort(request_id))
+
+    def more_to_come(self, more: bool) -> None:
+        self._inbox.put(_MoreToCome(more))
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -91,6 +106,7 @@ class FakeEngine:
             beats=self._steps,
             unfinished=self._inbox.qsize() + len(self._waiting) + len(self._running),
             cache_used=len(self._running) / self._seats,
+            occupancy=self._occupancy.account(),
         )
 
     def describe(self) -> str:
@@ -124,8 +140,11 @@ class FakeEngine:
                 return False
             if isinstance(command, _Abort):
                 self._drop(command.request_id)
+            elif isinstance(command, _MoreToCome):
+                self._occupancy.more_to_come(command.more, time.monotonic())
             else:
                 self._waiting.append(command)
+                self._occupancy.taken(time.monotonic())
             if self._inbox.empty():
                 return self._spent(started, busy)
 
@@ -157,7 +176,7 @@ class FakeEngine:
         return self._rehearsal.slow_s if fault == "slow" else self._rehearsal.answer_s
 
     def _fault(self, request: _Add) -> str | None:
-        return fault_of(request.prompt.item_id, self._rehearsal) if request.attempt else None
+        return fault_of(item_of(request.request_id), self._rehearsal) if request.attempt else None
 
     def _settle_due(self) -> None:
         now = time.monotonic()
@@ -166,6 +185,7 @@ class FakeEngine:
             request = self._running.pop(request_id, None)
             if request is not None:
                 self._finished += 1
+                self._occupancy.answered(now)
                 request.future.set_result(self._completion(request, now))
 
     def _completion(self, request: _Add, now: float) -> Completion:
@@ -191,7 +211,22 @@ class FakeEngine:
                 return
             self._waiting.remove(request)
         self._aborted += 1
+        self._occupancy.dropped(time.monotonic())
         request.future.set_exception(ItemError("deadline", "the request was aborted in the engine"))
+
+
+def _counted(prompt: Any, ids: PlaceholderIds | None) -> FakePrompt:
+    """Return what a prompt of the real renderer holds."""
+    if ids is None:
+        raise TypeError(f"this rehearsal's engine takes no {type(prompt).__name__}: it knows no checkpoint's tokens")
+    tokens = prompt["prompt_token_ids"]
+    media = count_media_tokens(tokens, ids)
+    return FakePrompt(media.audio, media.video, len(tokens))
+
+
+def item_of(request_id: str) -> str:
+    """Return the item's id in a request's name."""
+    return request_id.rpartition("-")[0]
 
 
 def attempt_of(request_id: str) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.engine.arguments import engine_arguments
 from pipeline.engine.base import AnswerForm, EngineStats
+from pipeline.engine.occupancy import OccupancyMeter
 from pipeline.errors import EngineLost, ItemError
 from pipeline.hardware.devices import LOGPROBS, EngineSetup
 from pipeline.records import Completion, TokenChoice
@@ -40,6 +41,11 @@ class _Abort:
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class _MoreToCome:
+    more: bool
+
+
 class VllmEngine:
     """vLLM's `LLM` with a continuous step loop; see `pipeline.engine.base.Engine`."""
 
@@ -54,7 +60,8 @@ class VllmEngine:
         self._think_end = self._tokenizer.convert_tokens_to_ids(_THINK_END) if setup.reasoning else None
         self._sampling = {short: _sampling(form, setup.reasoning, short) for short in (False, True)}
         self._device = setup.device
-        self._inbox: queue.SimpleQueue[_Add | _Abort | None] = queue.SimpleQueue()
+        self._occupancy = OccupancyMeter(setup.arguments["max_num_seqs"])
+        self._inbox: queue.SimpleQueue[_Add | _Abort | _MoreToCome | None] = queue.SimpleQueue()
         self._waiting: dict[str, Future[RequestOutput]] = {}
         self._lost: EngineLost | None = None
         self._step_s = self._outside_s = self._idle_s = 0.0
@@ -100,6 +107,9 @@ class VllmEngine:
     def abort(self, request_id: str) -> None:
         self._inbox.put(_Abort(request_id))
 
+    def more_to_come(self, more: bool) -> None:
+        self._inbox.put(_MoreToCome(more))
+
     def stats(self) -> EngineStats:
         return EngineStats(
             step_s=self._step_s,
@@ -111,6 +121,7 @@ class VllmEngine:
             beats=self._beats,
             unfinished=self._inbox.qsize() + self._taking + len(self._waiting),
             cache_used=self._cache_used(),
+            occupancy=self._occupancy.account(),
         )
 
     def _cache_used(self) -> float:
@@ -169,6 +180,8 @@ class VllmEngine:
             self._taking = 1
             if isinstance(command, _Add):
                 self._add(command)
+            elif isinstance(command, _MoreToCome):
+                self._occupancy.more_to_come(command.more, time.monotonic())
             else:
                 self._drop(command)
             self._taking = 0
@@ -184,18 +197,21 @@ class VllmEngine:
             request.future.set_exception(ItemError("engine_rejected", f"{type(error).__name__}: {_short(error)}"))
         else:
             self._waiting[request.request_id] = request.future
+            self._occupancy.taken(time.monotonic())
 
     def _drop(self, request: _Abort) -> None:
         future = self._waiting.pop(request.request_id, None)
         if future is not None:
             self._engine.abort_request([request.request_id])
             self._aborted += 1
+            self._occupancy.dropped(time.monotonic())
             future.set_exception(ItemError("deadline", "the request was aborted in the engine"))
 
     def _settle(self, output: RequestOutput) -> None:
         future = self._waiting.pop(output.request_id, None)
         if future is not None:
             self._finished += 1
+            self._occupancy.answered(time.monotonic())
             future.set_result(output)
 
     def _fail_all(self, error: EngineLost) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 
 import ray
 
+from pipeline.engine.arguments import prompt_ids
 from pipeline.engine.base import AnswerForm, Engine, EngineStats
 from pipeline.errors import EngineLost, ItemError
 from pipeline.front_end import FrontEnd, FrontEndSetup
@@ -47,10 +49,20 @@ class Pulse:
     resident_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """CPU seconds that a front-end worker and its programs took from its first item on, and how many it looked at."""
+
+    cpu_s: float
+    items: int
+
+
 class FrontEndActor:
     def __init__(self, setup: FrontEndSetup) -> None:
         self._front_end: FrontEnd | RehearsalFrontEnd
-        if setup.rehearsal is not None:
+        self._items = 0
+        self._idle_cpu_s: float | None = None  # until the first item
+        if setup.rehearsal is not None and setup.rehearsal.front_end == "none":
             self._front_end = RehearsalFrontEnd(setup.rehearsal)
             return
         import torch
@@ -59,12 +71,19 @@ class FrontEndActor:
         self._front_end = FrontEnd(setup)
 
     def fetch(self, item: Item, request_id: str, budget_s: float) -> Prepared:
+        self._begin()
         return self._front_end.fetch(item, request_id, budget_s)
 
     def prepare(
         self, item: Item, request_id: str, budget_s: float, forecast: Forecast | None, fetched: Prepared | None
     ) -> tuple[Prepared, Any]:
+        self._begin()
+        self._items += 1
         return self._front_end.prepare(item, request_id, budget_s, forecast, fetched)
+
+    def _begin(self) -> None:
+        if self._idle_cpu_s is None:
+            self._idle_cpu_s = cpu_s()
 
     def warm_up(self) -> Any:
         return self._front_end.warm_up()
@@ -76,6 +95,10 @@ class FrontEndActor:
     @ray.method(concurrency_group=WATCH)  # type: ignore[untyped-decorator]
     def peak_bytes(self) -> int:
         return peak_memory_bytes()
+
+    @ray.method(concurrency_group=WATCH)  # type: ignore[untyped-decorator]
+    def effort(self) -> Effort:
+        return Effort(0.0, 0) if self._idle_cpu_s is None else Effort(cpu_s() - self._idle_cpu_s, self._items)
 
 
 class EngineActor:
@@ -98,6 +121,9 @@ class EngineActor:
     async def describe(self) -> str:
         return self._engine.describe()
 
+    async def more_to_come(self, more: bool) -> None:
+        self._engine.more_to_come(more)
+
     async def pulse(self) -> Pulse:
         return Pulse(self._engine.stats(), resident_bytes())
 
@@ -112,7 +138,8 @@ def _engine(setup: FrontEndSetup, form: AnswerForm) -> Engine:
     if setup.rehearsal is not None:
         from pipeline.engine.fake import FakeEngine
 
-        return FakeEngine(setup.rehearsal, setup.engine.arguments["max_num_seqs"], form)
+        ids = prompt_ids(setup.engine) if setup.rehearsal.front_end == "real" else None
+        return FakeEngine(setup.rehearsal, setup.engine.arguments["max_num_seqs"], form, ids)
     from pipeline.engine.vllm import VllmEngine
 
     return VllmEngine(setup.engine, form)
@@ -121,6 +148,12 @@ def _engine(setup: FrontEndSetup, form: AnswerForm) -> Engine:
 def peak_memory_bytes() -> int:
     """Return the largest resident size this process has had, bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds of this process, all of its threads, and of the programs that it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def resident_bytes() -> int:

@@ -17,7 +17,7 @@ from pipeline.events import EventLog
 from pipeline.front_end import FrontEndSetup
 from pipeline.media.ladder import Forecast
 from pipeline.records import Item, Phases, Prepared
-from pipeline.workers.actors import WATCH, FrontEndActor
+from pipeline.workers.actors import WATCH, Effort, FrontEndActor
 from pipeline.workers.runtime import root_cause
 
 # A worker starts in half a minute; several starts in vain mean that it never will.
@@ -177,6 +177,15 @@ class FrontEndPool:
                 async with asyncio.timeout(timeout_s):
                     peaks[f"front_end_{number}"] = await actor.peak_bytes.remote()
         return peaks
+
+    async def effort(self, timeout_s: float) -> Effort:
+        """Return what items took of all workers that answer in time; one that died took its account with it."""
+        efforts = []
+        for actor in self._actors:
+            with suppress(RayError, TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    efforts.append(await actor.effort.remote())
+        return Effort(sum(one.cpu_s for one in efforts), sum(one.items for one in efforts))
 
     def close(self) -> None:
         """Wait for no lost worker any more."""

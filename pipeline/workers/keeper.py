@@ -57,6 +57,7 @@ class EngineKeeper:
         self._asked = 0
         self._past, self._latest = _NO_STATS, _NO_STATS
         self._tasks: set[asyncio.Task[None]] = set()
+        self._more: bool | None = None
         self.restarts = 0
 
     async def start(self, warm_ups: list[Any]) -> list[Completion]:
@@ -127,6 +128,12 @@ class EngineKeeper:
         completion: Completion = result
         return completion
 
+    def more_to_come(self, more: bool) -> None:
+        """Tell this engine, and every one that comes after it; see Engine.more_to_come."""
+        self._more = more
+        if self._up.is_set() and self._failure is None:
+            self._actor.more_to_come.remote(more)
+
     async def describe(self) -> str:
         """Return engine, version and device for the rows."""
         description: str = await self._actor.describe.remote()
@@ -182,6 +189,8 @@ class EngineKeeper:
                 _kill(actor)
                 continue
             self._actor = actor
+            if self._more is not None:
+                actor.more_to_come.remote(self._more)
             self.restarts += 1
             self._events.write("engine_restarted", seconds=time.monotonic() - started, restarts=self.restarts)
             self._up.set()

@@ -16,7 +16,7 @@ from pipeline.front_end import FrontEndSetup
 from pipeline.policy import Policy
 from pipeline.records import Completion
 from pipeline.verdict import parse_answer
-from pipeline.workers.actors import EngineActor, peak_memory_bytes
+from pipeline.workers.actors import Effort, EngineActor, peak_memory_bytes
 from pipeline.workers.front_ends import FreeFrontEnd, FrontEndPool, start_front_ends
 from pipeline.workers.keeper import EngineKeeper, Keeping
 from pipeline.workers.runtime import root_cause
@@ -86,6 +86,14 @@ class Workers:
         """Return the time account of the engine's thread. Raises EngineLost, TimeoutError."""
         async with asyncio.timeout(_ACCOUNT_S):
             return await self._engine.stats()
+
+    def more_to_come(self, more: bool) -> None:
+        """Tell the engine that a screening begins, or that all of it has been admitted."""
+        self._engine.more_to_come(more)
+
+    async def front_end_effort(self) -> Effort:
+        """See FrontEndPool.effort."""
+        return await self._front_ends.effort(_ACCOUNT_S)
 
     async def memory(self) -> dict[str, int]:
         """Return the peak resident bytes of every process of the run that tells."""

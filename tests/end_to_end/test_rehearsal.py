@@ -278,3 +278,22 @@ def test_a_terminal_that_goes_stops_the_run_with_what_is_committed(
     process.send_signal(signal.SIGHUP)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 4 and "stopped early, everything so far is committed" in said
+
+
+def test_the_real_front_end_can_feed_a_rehearsed_engine_and_every_token_is_accounted_for(workplace: Workplace) -> None:
+    workplace.take("alarm.wav", "no_sound.mp4", "telescope_mirror.mp4", "broken.mp4")
+    job = workplace.write_job(rehearsal={"front_end": "real", "answer_s": 0.1})
+    run = workplace.run(job, "--set", "accept.error_share=0.5")
+    assert run.code == 0, run.said
+    rows = workplace.rows()
+    media = {name: (row["audio_tokens"] > 0, row["video_tokens"] > 0) for name, row in rows.items()}
+    assert media.pop("broken.mp4") == (False, False) and rows["broken.mp4"]["reason"] == "not_media"
+    assert media == {
+        "alarm.wav": (True, False),
+        "no_sound.mp4": (False, True),
+        "telescope_mirror.mp4": (True, True),
+    }
+    for name in media:
+        row = rows[name]
+        assert (row["status"], row["verdict"], row["model"]) == ("ok", "review", "none (rehearsal)")
+        assert row["decode_s"] > 0 and row["render_s"] > 0 and row["generate_s"] >= 0.1

@@ -15,6 +15,7 @@ from pipeline.engine.fake import FakeEngine, FakePrompt, fault_of
 from pipeline.errors import EngineLost, ItemError
 from pipeline.job import Faults, Rehearsal
 from pipeline.policy import answer_schema
+from pipeline.tokens import PlaceholderIds
 from pipeline.verdict import parse_answer
 from tests.test_policy import policy
 
@@ -28,8 +29,8 @@ def engine(seats: int = 4, **settings: object) -> Iterator[FakeEngine]:
     made.close()
 
 
-def prompt(item_id: str = "a") -> FakePrompt:
-    return FakePrompt(item_id, 26, 0, 126)
+def prompt() -> FakePrompt:
+    return FakePrompt(26, 0, 126)
 
 
 def test_an_answer_follows_the_policys_schema_and_is_no_clean_pass() -> None:
@@ -40,19 +41,44 @@ def test_an_answer_follows_the_policys_schema_and_is_no_clean_pass() -> None:
     assert completion.audio_tokens == 26
 
 
+def test_a_rendered_prompt_is_answered_with_the_tokens_it_really_holds() -> None:
+    rendered = {"prompt_token_ids": [5, 1, 1, 1, 6, 3, 3, 2, 7]}
+    one = FakeEngine(Rehearsal(answer_s=0.0), 1, FORM, PlaceholderIds(audio=1, image=2, video=3))
+    completion = one.submit("a-1", rendered).result(5)
+    assert (completion.audio_tokens, completion.video_tokens, completion.prompt_tokens) == (3, 3, 9)
+    one.close()
+    with engine() as blind, pytest.raises(TypeError, match="takes no dict"):
+        blind.submit("a-1", rendered)
+
+
 def test_requests_run_together_as_many_as_there_are_seats() -> None:
     with engine(seats=4, answer_s=0.2) as one:
         started = time.monotonic()
-        futures = [one.submit(f"{n}-1", prompt(str(n))) for n in range(8)]
+        futures = [one.submit(f"{n}-1", prompt()) for n in range(8)]
         for future in futures:
             future.result(5)
         assert 0.4 <= time.monotonic() - started < 0.8
         assert one.stats().finished == 8
 
 
+def test_occupancy_tells_how_long_all_seats_were_taken_while_more_was_to_come() -> None:
+    with engine(seats=2, answer_s=0.2) as one:
+        one.submit("warm-up", prompt()).result(5)
+        one.more_to_come(True)
+        one.submit("a-1", prompt()).result(5)
+        for future in [one.submit(f"{n}-1", prompt()) for n in range(4)]:
+            future.result(5)
+        one.more_to_come(False)
+        one.submit("z-1", prompt()).result(5)
+        found = one.stats().occupancy
+    assert (found.seats, found.answers) == (2, 6)
+    assert found.full_s == pytest.approx(0.4, abs=0.15) and found.tail_s == pytest.approx(0.2, abs=0.1)
+    assert found.span_s == pytest.approx(0.8, abs=0.25) and found.full_answers >= 2
+
+
 def test_a_dropped_request_frees_its_seat_and_says_deadline() -> None:
     with engine(seats=1, faults={"hang": 1.0}) as one:
-        running, waiting = one.submit("a-1", prompt("a")), one.submit("b-1", prompt("b"))
+        running, waiting = one.submit("a-1", prompt()), one.submit("b-1", prompt())
         time.sleep(0.3)
         assert one.stats().unfinished == 2 and one.stats().cache_used == 1.0
         for name, future in (("b-1", waiting), ("a-1", running)):
@@ -80,7 +106,7 @@ def test_garbage_is_no_answer() -> None:
 
 def test_nothing_befalls_the_warm_up() -> None:
     with engine(answer_s=0.0, faults={"poison": 1.0}) as one:
-        assert one.submit("warm-up", prompt("warm-up")).result(5).text
+        assert one.submit("warm-up", prompt()).result(5).text
 
 
 @pytest.mark.parametrize(("fault", "attempt", "dies"), [("engine_dies", 1, True), ("poison", 2, True)])
@@ -88,7 +114,7 @@ def test_what_kills_the_engine_ends_its_process(fault: str, attempt: int, dies: 
     code = (
         "from tests.engine.test_fake import *\n"
         f"with engine(answer_s=0.0, faults={{{fault!r}: 1.0}}) as one:\n"
-        f"    one.submit('a-{attempt}', prompt('a')).result(5)\n"
+        f"    one.submit('a-{attempt}', prompt()).result(5)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, timeout=60)
     assert (done.returncode == 70) is dies, done.stderr.decode()
@@ -96,7 +122,7 @@ def test_what_kills_the_engine_ends_its_process(fault: str, attempt: int, dies: 
 
 def test_an_engine_that_dies_once_answers_the_second_try() -> None:
     with engine(answer_s=0.0, faults={"engine_dies": 1.0}) as one:
-        assert one.submit("a-2", prompt("a")).result(5).finish_reason == "stop"
+        assert one.submit("a-2", prompt()).result(5).finish_reason == "stop"
 
 
 def test_faults_befall_their_share_of_items_the_same_ones_each_time_and_others_with_another_seed() -> None:

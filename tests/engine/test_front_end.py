@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,11 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import pipeline.media.looking
+from pipeline import pixels
 from pipeline.errors import ItemError
 from pipeline.front_end import FrontEnd
 from pipeline.records import Item
+from pipeline.resolve import Resolved
 from tests.engine.test_vllm import recording
 
 pytestmark = pytest.mark.engine
@@ -58,6 +62,20 @@ def test_a_good_file_is_known_before_the_engine_sees_it(front_end: FrontEnd) -> 
     times = prepared.phases
     assert None not in (times.fetch_s, times.probe_s, times.plan_s, times.decode_s, times.signals_s, times.render_s)
     assert prepared.signals.black_share == 0.0 and prepared.signals.silence_share is not None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_bytes_of_a_prompt_are_those_that_it_takes_when_it_is_handed_over(
+    front_end: FrontEnd, resolved: Resolved, dtype: str
+) -> None:
+    setup = replace(resolved.engine, arguments=resolved.engine.arguments | {"dtype": dtype})
+    try:
+        one = FrontEnd(replace(resolved.front_end, engine=setup)) if dtype == "bfloat16" else front_end
+        prepared, prompt = one.prepare(item_of(CLIPS / "telescope_mirror.mp4"), "bytes", 60.0)
+    finally:
+        pixels.install(torch.float32)  # patches are made in one type by all of a process
+    handed_over = len(pickle.dumps(prompt, protocol=5))
+    assert 0.9 * handed_over < prepared.prompt_bytes < handed_over
 
 
 def test_a_file_that_goes_away_between_listing_and_reading_is_missing(front_end: FrontEnd, tmp_path: Path) -> None:

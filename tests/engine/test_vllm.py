@@ -101,6 +101,23 @@ def test_an_answer_keeps_to_the_grammar_and_accounts_for_every_token(
     assert completion.output_tokens == len(completion.tokens)
 
 
+def test_occupancy_tells_of_the_screening_how_long_the_batch_was_full(
+    engine: VllmEngine, front_end: FrontEnd, resolved: Resolved
+) -> None:
+    seats = resolved.engine.arguments["max_num_seqs"]
+    before = engine.stats().occupancy
+    assert before.seats == seats and before.answers == 0
+    engine.more_to_come(True)
+    prompts = [prompt_of(front_end, f"seat-{n}", recording(2.0)) for n in range(2 * seats)]
+    for future in [engine.submit(f"seat-{n}", prompt) for n, prompt in enumerate(prompts)]:
+        future.result(timeout=120)
+    engine.more_to_come(False)
+    ask(engine, "last", prompt_of(front_end, "last", recording(2.0)))
+    found = engine.stats().occupancy
+    assert found.answers == 2 * seats + 1 and 0 < found.full_answers <= 2 * seats
+    assert found.full_s > 0 and found.tail_s > 0 and found.full_s + found.tail_s <= found.span_s
+
+
 def test_the_same_prompt_gives_the_same_answer_again(engine: VllmEngine, front_end: FrontEnd) -> None:
     item = recording(3.0)
     first = ask(engine, "again-1", prompt_of(front_end, "again-1", item))

@@ -52,6 +52,8 @@ class Engine:
         self.ended = False
         if warm:
             self.warm_up.set_result(GOOD)
+        self.told: list[bool] = []
+        self.more_to_come = Call(self._more_to_come)
         self.ask, self.pulse, self.abort = Call(self._ask), Call(self._pulse), Call(lambda _: self._future())
 
     def end(self) -> None:
@@ -72,6 +74,10 @@ class Engine:
         if request_id == "warm-up":
             return self.warm_up
         return self.questions.setdefault(request_id, self._future())
+
+    def _more_to_come(self, more: bool) -> asyncio.Future[Any]:
+        self.told.append(more)
+        return self._future()
 
     def _pulse(self) -> asyncio.Future[Any]:
         return self._future(Pulse(EngineStats(0.0, 0.0, 0.0, 0, 0, 0), self.resident_bytes))
@@ -280,3 +286,16 @@ def test_nothing_is_started_and_nobody_waits_once_the_run_ends(
         assert len(place.engines) == 2
 
     assert names(kept(tmp_path, monkeypatch, law)) == ["engine_recycled"]
+
+
+def test_every_engine_hears_whether_more_is_to_come_the_next_one_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def law(place: Place) -> None:
+        place.keeper.more_to_come(True)
+        await place.begin_recycling()
+        place.keeper.more_to_come(False)  # between two engines
+        await until(lambda: len(place.engines) == 2 and place.keeper.is_up())
+        assert [engine.told for engine in place.engines] == [[True], [False]]
+
+    kept(tmp_path, monkeypatch, law)
