@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import ray
 
+from pipeline import stopping
 from pipeline.errors import JobError
 from pipeline.hardware.environment import child_environment
 
@@ -21,25 +24,38 @@ def start_ray(workers: int, device: str, scratch: str, store_bytes: int) -> None
     """Start Ray on this machine with room for the engine and so many front-end workers, which use the folder
     `scratch` for temporary files, and with an object store of `store_bytes`.
 
-    Ray replaces the process's signal handlers while it starts. Raises JobError.
+    Raises JobError, or KeyboardInterrupt if the program was asked to stop meanwhile.
     """
     environment = child_environment(device) | {"TMPDIR": scratch}
     os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
     try:
-        ray.init(
-            address="local",
-            num_cpus=workers + _LOGICAL_CPUS_BESIDE_WORKERS,
-            include_dashboard=False,
-            object_store_memory=store_bytes,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": environment},
-        )
-    except SystemExit:
-        raise KeyboardInterrupt from None  # Ray's own SIGTERM handler, while it starts
+        with _own_sigterm():
+            ray.init(
+                address="local",
+                num_cpus=workers + _LOGICAL_CPUS_BESIDE_WORKERS,
+                include_dashboard=False,
+                object_store_memory=store_bytes,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": environment},
+            )
     except Exception as error:
         # The seam for everything that keeps Ray from starting: ports, memory, a wrong RAY_ variable.
         raise JobError(f"Ray did not start: {root_cause(error)}") from error
+    if stopping.asked():  # an exception raised in a callback of the interpreter's, as before a fork, goes no further
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep Ray from putting its own SIGTERM handler in the place of ours: its exception can get lost, our memory
+    cannot."""
+    of_ray = ray._private.utils.set_sigterm_handler
+    ray._private.utils.set_sigterm_handler = lambda _: None
+    try:
+        yield
+    finally:
+        ray._private.utils.set_sigterm_handler = of_ray
 
 
 def lost_part() -> str | None:
