@@ -25,7 +25,8 @@ ALIKE: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.fixture(scope="module")
+# Until the session ends: an engine that closes takes vLLM's process groups with it, and every other engine here.
+@pytest.fixture(scope="session")
 def caching(resolved: Resolved) -> Iterator[VllmEngine]:
     # Only whole blocks are shared, and the demo's words fill none of the usual 128 tokens.
     wanted = {"enable_prefix_caching": True, "block_size": 32}
