@@ -7,7 +7,6 @@ the file to the prompt that the engine gets, all together and by phase, and the 
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,17 +15,12 @@ from typing import Any, TypeVar
 from bench import peers, sides
 from bench.looks import LOOKS, Look
 from bench.worker import Worker, item_of
+from pipeline.media.process import cpu_s
 from pipeline.records import JsonObject
 from pipeline.work import Work
 
 _BUDGET_S = 600.0
 T = TypeVar("T")
-
-
-def cpu_s() -> float:
-    """Return the CPU seconds of this process and of its children that have ended."""
-    times = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in times)
 
 
 class Meter:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from bench.clips import SECONDS, ffmpeg, make_clips
 from bench.result import Figure, report
 from bench.worker import Worker, item_of
 from pipeline.front_end import fetch
+from pipeline.media.process import cpu_s
 from pipeline.records import Prepared
 
 FRAMES = 32
@@ -46,12 +46,6 @@ def make_files(folder: Path) -> dict[str, Path]:
                 loops = str(round(minutes * 60 / SECONDS) - 1)
                 ffmpeg("-stream_loop", loops, "-i", str(piece), *options, "-c", "copy", str(path))
     return files
-
-
-def cpu_s() -> float:
-    """Return the CPU seconds of this process and of those of its children that have ended."""
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def timed_s(step: Callable[[], object]) -> float:

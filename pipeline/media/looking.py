@@ -57,7 +57,9 @@ class Looker:
 
     def __init__(self, media: Media, limits: FrontEndSettings, token_budget: int) -> None:
         self._media, self._limits, self._token_budget = media, limits, token_budget
-        self._confinement = Confinement(round(limits.decoder_memory_gib * 2**30), limits.max_pixels, limits.sandbox)
+        self._confinement = Confinement(
+            round(limits.decoder_memory_gib * 2**30), limits.max_pixels, limits.sandbox, limits.warm_decoders
+        )
         self.pace = Pace()
         self._key_frames_s: NDArray[np.float64] | None = None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import selectors
 import signal
 import stat
@@ -23,7 +24,8 @@ from fcntl import F_SETPIPE_SZ, fcntl
 from typing import Protocol
 
 from pipeline.errors import ItemError
-from pipeline.media.sandbox import CONFINED, Confinement, confined, environment
+from pipeline.media import fork_server
+from pipeline.media.sandbox import CONFINED, Confinement, confined, environment, limits, waiting_room
 
 READ_BYTES = 1 << 20
 KEPT_LINES = 8
@@ -33,7 +35,7 @@ _NO_MEMORY = re.compile(r"Cannot allocate memory|^get_buffer\(\) failed|std::bad
 _REFUSED_PICTURE = "image parameters invalid"
 # ffmpeg takes SIGXCPU itself, says so and ends with a status of its own.
 _CPU_SIGNAL = f"received signal {int(signal.SIGXCPU)}"
-_LAUNCHERS = ("bwrap: ", "prlimit: ", "setpriv: ")
+_LAUNCHERS = ("bwrap: ", "prlimit: ", "setpriv: ", "fork server: ")
 LINE_CHARACTERS = 240
 
 _TAG = re.compile(r"^(?:\[[^\]]* @ 0x[0-9a-f]+\] ?)*\[(\w+)\] (.*)$")
@@ -239,15 +241,7 @@ def run(
     argv = argv_for(names)
     cpu_s = _CPU_SHARE * max(1.0, deadline - time.monotonic())
     try:
-        process = subprocess.Popen(
-            confined(argv, source_fd, confinement, cpu_s, folders),
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=writers[0],
-            stderr=writers[-1],
-            pass_fds=(source_fd, *writers[1:-1]),
-            start_new_session=True,
-        )
+        running = _begin(argv, source_fd, writers, confinement, cpu_s, tuple(folders))
     except OSError as error:
         _close(readers)
         raise RuntimeError(f"the decoder could not be started: {error}") from error
@@ -258,16 +252,75 @@ def run(
         _close(writers)
     try:
         _drain(dict(zip(readers, (*takers, log), strict=True)), deadline)
-        status = process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        status = running.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         raise TimedOut from None
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        running.end()
         _close(readers)
     _check_end(argv[0], status, log, confinement, cpu_s)
     return status
+
+
+class _Running(Protocol):
+    """A program that runs."""
+
+    def wait(self, timeout_s: float) -> int:
+        """Return its exit status. Raises subprocess.TimeoutExpired."""
+
+    def end(self) -> None:
+        """End whatever is left of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A program that was started for one file."""
+
+    process: subprocess.Popen[bytes]
+
+    def wait(self, timeout_s: float) -> int:
+        return self.process.wait(timeout_s)
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _begin(
+    argv: list[str],
+    source_fd: int,
+    writers: list[int],
+    confinement: Confinement,
+    cpu_s: float,
+    folders: tuple[str, ...],
+) -> _Running:
+    """Run a program that gives its outputs to `writers`, its messages to the last: one that waits for it, or a new
+    one. Raises OSError."""
+    room = None if folders else waiting_room(argv[0], source_fd, confinement)
+    if room is not None:
+        descriptors = {1: writers[0], 2: writers[-1], source_fd: source_fd, **{fd: fd for fd in writers[1:-1]}}
+        most = limits(confinement, cpu_s)
+        served = fork_server.servers().run(room, argv, environment(), descriptors, most)
+        if served is not None:
+            return served
+    return _Started(
+        subprocess.Popen(
+            confined(argv, source_fd, confinement, cpu_s, folders),
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=writers[0],
+            stderr=writers[-1],
+            pass_fds=(source_fd, *writers[1:-1]),
+            start_new_session=True,
+        )
+    )
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds of this process, all of its threads, and of the programs that it ran."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used) + fork_server.servers().cpu_s()
 
 
 def _check_end(program: str, status: int, log: Log, confinement: Confinement, cpu_s: float) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.errors import JobError
+from pipeline.media.fork_server import Limits
 
 SandboxMode = Literal["auto", "required", "off"]
 
@@ -25,6 +26,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc
 _LINKED = re.compile(rb"(?:=> |^\s*)(/\S+) \(0x", re.MULTILINE)
 _OPEN_FILES = 256
 _TRIAL_S = 10.0
+_LAST_WORDS_S = 5
 _KEPT = ("PATH", "LD_LIBRARY_PATH")
 _ROOT = ("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/", "--chdir", "/")
 _ISOLATED = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
@@ -37,6 +39,8 @@ class Confinement:
     memory_bytes: int = 3 << 30
     max_pixels: int = 1 << 27
     sandbox: SandboxMode = "auto"
+    warm: bool = True
+    """Whether programs may wait, loaded, for the next file."""
 
 
 CONFINED = Confinement()
@@ -65,6 +69,22 @@ def confined(
     `cpu_s` is the CPU time it may take, seconds.
     """
     return [*_limits(confinement, cpu_s), *_walls(argv[0], fd, confinement, folders), *argv]
+
+
+def waiting_room(program: str, fd: int, confinement: Confinement) -> list[str] | None:
+    """Return the command that closes in a program which waits for files like the one opened as `fd`.
+
+    None if it must be started for this one: the job wants that, or the file needs a right that others do not.
+    """
+    if not confinement.warm or not _readable(os.fstat(fd)):
+        return None
+    return _walls(program, fd, confinement, ())
+
+
+def limits(confinement: Confinement, cpu_s: float) -> Limits:
+    """Return what a program may take."""
+    seconds = math.ceil(cpu_s)
+    return Limits(confinement.memory_bytes, seconds, seconds + _LAST_WORDS_S, _OPEN_FILES)
 
 
 def check_sandbox(mode: SandboxMode) -> str | None:
@@ -166,10 +186,10 @@ def _limits(confinement: Confinement, cpu_s: float) -> list[str]:
     """Return the command that bounds what follows it, nothing where there is no prlimit (util-linux)."""
     if _prlimit() is None:
         return []
-    seconds = math.ceil(cpu_s)
+    most = limits(confinement, cpu_s)
     return [
-        *("prlimit", f"--as={confinement.memory_bytes}", f"--cpu={seconds}:{seconds + 5}", "--core=0", "--fsize=0"),
-        *(f"--nofile={_OPEN_FILES}", "--"),
+        *("prlimit", f"--as={most.memory_bytes}", f"--cpu={most.cpu_s}:{most.cpu_hard_s}", "--core=0", "--fsize=0"),
+        *(f"--nofile={most.open_files}", "--"),
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import sys
 import threading
@@ -19,6 +18,7 @@ from pipeline.engine.base import AnswerForm, Engine, EngineStats
 from pipeline.errors import EngineLost, ItemError
 from pipeline.front_end import FrontEnd, FrontEndSetup
 from pipeline.media.ladder import Forecast
+from pipeline.media.process import cpu_s
 from pipeline.records import Completion, Item, Prepared
 from pipeline.rehearsal import RehearsalFrontEnd
 
@@ -148,12 +148,6 @@ def _engine(setup: FrontEndSetup, form: AnswerForm) -> Engine:
 def peak_memory_bytes() -> int:
     """Return the largest resident size this process has had, bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def cpu_s() -> float:
-    """Return the CPU seconds of this process, all of its threads, and of the programs that it has waited for."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
 
 
 def resident_bytes() -> int:

@@ -9,6 +9,7 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ItemError
 from pipeline.job import Media, Video
+from pipeline.media import fork_server
 from pipeline.media.decode import decode
+from pipeline.media.fork_server import ForkServer
 from pipeline.media.plan import plan
 from pipeline.media.probe import probe
 from pipeline.media.process import opened
@@ -255,16 +258,23 @@ def test_a_window_that_fails_does_not_take_the_others(make_clip: MakeClip, tmp_p
 
 
 def test_ffmpeg_is_given_no_shell_and_no_name(numbered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
-    original = subprocess.Popen
+    started, asked = [], []
+    start, begin = subprocess.Popen, ForkServer.begin
 
     def spy(argv: list[str], **options: object) -> object:
         started.append((argv, options))
-        return original(argv, **options)  # type: ignore[call-overload]
+        return start(argv, **options)  # type: ignore[call-overload]
 
+    def ask(server: ForkServer, argv: list[str], *rest: Any) -> None:
+        asked.append(argv)
+        begin(server, argv, *rest)
+
+    fork_server.servers().close()
     monkeypatch.setattr(subprocess, "Popen", spy)
+    monkeypatch.setattr(ForkServer, "begin", ask)
     looked_at(numbered)
-    assert len(started) >= 2
+    assert {argv[0] for argv in asked} == {"ffmpeg", "ffprobe"} and len(started) >= 2
     for argv, options in started:
-        assert {"ffmpeg", "ffprobe"} & set(argv) and not options.get("shell")
+        assert {"ffmpeg", "ffprobe", "cc"} & set(map(os.path.basename, argv)) and not options.get("shell")
+    for argv in (*asked, *(argv for argv, _ in started)):
         assert not any("numbered" in part for part in argv)

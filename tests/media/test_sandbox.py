@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.errors import ItemError, JobError
@@ -214,37 +215,43 @@ def test_a_name_that_looks_like_an_address_is_a_name(make_clip: MakeClip, tmp_pa
 
 
 @closed_in
-def test_a_timeout_leaves_no_process_behind(make_clip: MakeClip) -> None:
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_timeout_leaves_no_process_behind(make_clip: MakeClip, warm: bool) -> None:
     clip, mark = make_clip("a.wav", *TONE), "97.531"
+    confinement = replace(CONFINED, warm=warm)
+    argv = ["sh", "-c", f"sleep {mark} & sleep {mark}"]
     with pytest.raises(TimedOut), opened(os.fsencode(clip)) as fd:
-        run(lambda _: ["sh", "-c", f"sleep {mark} & sleep {mark}"], fd, [Collected(10)], Log(), time.monotonic() + 0.5)
+        run(lambda _: argv, fd, [Collected(10)], Log(), time.monotonic() + 0.5, confinement)
     time.sleep(0.3)
-    assert not running(mark)
+    assert not running(f"^sleep {mark}")
 
 
 @pytest.mark.parametrize("mode", ["auto", "off"])
-def test_a_killed_worker_leaves_no_decoder_behind(make_clip: MakeClip, mode: str) -> None:
-    clip, mark = make_clip("a.wav", *TONE), f"98.64{len(mode)}"
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_killed_worker_leaves_no_decoder_behind(make_clip: MakeClip, mode: str, warm: bool) -> None:
+    clip, mark = make_clip("a.wav", *TONE), f"98.64{len(mode)}{int(warm)}"
     program = (
         "import time, pipeline.media.process as p\n"
         "from pipeline.media.sandbox import Confinement\n"
         f"with p.opened({os.fsencode(clip)!r}) as fd:\n"
-        f"    p.run(lambda _: ['sleep', '{mark}'], fd, [p.Collected(10)], p.Log(), time.monotonic() + 60,\n"
-        f"          Confinement(sandbox={mode!r}))\n"
+        f"    p.run(lambda _: ['sh', '-c', 'exec sleep {mark}'], fd, [p.Collected(10)], p.Log(),\n"
+        f"          time.monotonic() + 60, Confinement(sandbox={mode!r}, warm={warm}))\n"
     )
-    worker = subprocess.Popen([sys.executable, "-c", program])
+    worker = psutil.Popen([sys.executable, "-c", program])
     until = time.monotonic() + 20
-    while not running(mark) and time.monotonic() < until:
+    while not running(f"^sleep {mark}") and time.monotonic() < until:
         time.sleep(0.05)
-    assert running(mark)
+    below = worker.children(recursive=True)
+    assert below
     worker.kill()
     worker.wait()
-    time.sleep(0.5)
-    assert not running(mark)
+    _, left = psutil.wait_procs(below, timeout=5.0)
+    assert not left
+    assert not running(f"^sleep {mark}")
 
 
 def running(mark: str) -> bool:
-    found = subprocess.run(["pgrep", "-f", f"sleep {mark}"], capture_output=True, text=True, check=False)
+    found = subprocess.run(["pgrep", "-f", mark], capture_output=True, text=True, check=False)
     return bool(found.stdout.strip())
 
 
