@@ -1,7 +1,7 @@
 """Frames become the vision encoder's patches: the numbers of Hugging Face's video processor, in a fraction of its time.
 
 That one turns all frames to 32-bit floats first, and moves them around afterwards, several times over. Here bytes are
-moved, once, and a pair of frames at a time becomes floats of the model's own type.
+moved, once, a pair of frames at a time, and looked up in a table of their 256 values in the model's own type.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -38,12 +39,41 @@ def patches(
     grid = (len(video) // together, height // patch, width // patch)
     blocks = video.view(grid[0], together, channels, grid[1] // merge, merge, patch, grid[2] // merge, merge, patch)
     out = torch.empty((grid[0], grid[1] * grid[2], channels * together * patch**2), dtype=dtype)
-    mean, std = mean.view(-1, 1), std.view(-1, 1)
-    for block, into in zip(blocks, out, strict=True):
+    tables = _tables(mean, std, dtype)
+    into = _as_numpy(out)
+    for number, block in enumerate(blocks):
         moved = np.ascontiguousarray(block.permute(2, 5, 3, 6, 1, 0, 4, 7).numpy())  # half of torch's time
-        values = torch.from_numpy(moved).view(len(into), channels, -1)
-        into.copy_(values.to(torch.float32).sub_(mean).div_(std).view(len(into), -1))
+        _look_up(tables, moved.reshape(into[number].shape), into[number])
     return out.flatten(0, 1), grid
+
+
+def _tables(mean: Tensor, std: Tensor, dtype: torch.dtype) -> NDArray[Any]:
+    """Return what each byte becomes, (channels, 256), as bits; one row if that is the same for all channels."""
+    import torch
+
+    values = (torch.arange(256, dtype=torch.float32) - mean.view(-1, 1)).div_(std.view(-1, 1)).to(dtype)
+    bits = _as_numpy(values)
+    return bits[:1] if (bits == bits[0]).all() else bits
+
+
+def _as_numpy(values: Tensor) -> NDArray[Any]:
+    """Return an array over the same memory: of integers for the 16-bit floats, not all of which NumPy has."""
+    import torch
+
+    array: NDArray[Any] = (values.view(torch.int16) if values.element_size() == 2 else values).numpy()
+    return array
+
+
+def _look_up(tables: NDArray[Any], moved: NDArray[np.uint8], into: NDArray[Any]) -> None:
+    """Put the values of bytes `moved` (patches, channels and the bytes of each) `into` an array of that shape."""
+    import cv2
+
+    if len(tables) == 1:
+        cv2.LUT(moved, tables, into)
+        return
+    by_channel = moved.reshape(len(moved), len(tables), -1)
+    for channel, table in enumerate(tables):
+        into.reshape(by_channel.shape)[:, channel] = cv2.LUT(np.ascontiguousarray(by_channel[:, channel]), table[None])
 
 
 def install(dtype: torch.dtype) -> None:
@@ -51,10 +81,12 @@ def install(dtype: torch.dtype) -> None:
 
     vLLM makes a new processor for each set of arguments that a request may bring: hence the class is changed.
     """
+    import cv2
     import torch
     from transformers.image_processing_utils import BatchFeature
     from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 
+    cv2.setNumThreads(1)
     theirs = getattr(Qwen2VLVideoProcessor._preprocess, "replaces", Qwen2VLVideoProcessor._preprocess)
 
     def ours(self: Any, videos: list[Tensor], **settings: Any) -> BatchFeature:

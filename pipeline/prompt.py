@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline import pixels
+from pipeline import pixels, placeholders
 from pipeline.engine.arguments import engine_config
 from pipeline.errors import ItemError
 from pipeline.hardware.devices import EngineSetup
@@ -94,6 +94,7 @@ class Renderer:
         self._renderer = _open_renderer(self._config, setup.render_in)
         if self._renderer is not None:
             pixels.install(self._config.model_config.dtype)
+            placeholders.install()
         self._template, self._tokenizer = _chat_template(self._config)
         self._ids = placeholder_ids(self._config.model_config.hf_config)
 
