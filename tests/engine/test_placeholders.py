@@ -67,6 +67,7 @@ def test_one_video_with_sound_is_ordered_as_theirs(both: Any, sounds: int, pairs
 @pytest.mark.parametrize(
     ("text", "changes"),
     [
+        (["<V>"], {}),
         ([TEXT], {"together": False}),
         (["<A>"], {"grids": []}),
         (["<I>"], {"images": [(1, 4, 4)], "grids": []}),
@@ -75,6 +76,6 @@ def test_one_video_with_sound_is_ordered_as_theirs(both: Any, sounds: int, pairs
         (["<A>" + TEXT], {"sounds": [3, 9]}),
     ],
 )
-def test_what_is_not_one_video_with_sound_goes_their_way(both: Any, text: list[str], changes: dict[str, Any]) -> None:
+def test_other_texts_become_theirs_too(both: Any, text: list[str], changes: dict[str, Any]) -> None:
     ours, theirs = (said(one, text, **changes) for one in both)
     assert ours == theirs
